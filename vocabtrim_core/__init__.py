@@ -1,0 +1,1 @@
+"""Rank, trim, decode losslessly, and measure: the core of VocabTrim, without a user interface."""

@@ -1,0 +1,177 @@
+"""Tokenizers: text and chats to token ids and back, and what identifies a tokenizer.
+
+Text that people wrote may contain the characters of a control token ("<|im_end|>"). Such characters are text here,
+in corpora and in prompts: only a chat template may produce control tokens.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import tokenizers
+from jinja2.exceptions import TemplateError
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from vocabtrim_core.errors import TokenizerError
+
+Message = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Tokenizer:
+    """A tokenizer with what the project needs to know of it.
+
+    `vocab_size` is its largest id + 1 (a model may pad beyond it). `control_ids` are the tokens that steer a model
+    rather than spell text (turn marks, tool calls, padding), ascending. `fingerprint` is the sha256 of its vocabulary, merges, normalisation, splitting, added tokens and chat
+    template: two tokenizers with the same fingerprint count the same text alike, wherever they were loaded from.
+    """
+
+    name: str
+    fingerprint: str
+    vocab_size: int
+    control_ids: tuple[int, ...]
+    eos_ids: tuple[int, ...]
+    _chat: PreTrainedTokenizerBase = field(repr=False, compare=False)
+    _plain: tokenizers.Tokenizer = field(repr=False, compare=False)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._chat.chat_template)
+
+    @cached_property
+    def control_texts(self) -> tuple[str, ...]:
+        """The characters of every control token, in the order of `control_ids`."""
+        return tuple(str(self._plain.id_to_token(i)) for i in self.control_ids)
+
+    def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text. Literal control-token text stays text; nothing is added at either end."""
+        return [encoding.ids for encoding in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> list[int]:
+        """Token ids of a chat rendered with the chat template, whose control tokens are control tokens.
+
+        Control-token text inside a message stays text. Raises `TokenizerError` where there is no template or it
+        refuses the messages.
+        """
+        if not self.has_chat_template:
+            raise TokenizerError(f"The tokenizer {self.name} has no chat template. Use plain text instead of a chat.")
+        contents = [message["content"] for message in messages]
+        if any(text in content for content in contents for text in self.control_texts):
+            return self._encode_around(messages, add_generation_prompt)
+        return self._control_encode(self._render(messages, add_generation_prompt))
+
+    def encode_prompt(self, prompt: str) -> list[int]:
+        """The ids that a model should answer: one user turn where there is a chat template, else BOS and the text."""
+        if self.has_chat_template:
+            return self.encode_chat([{"role": "user", "content": prompt}], add_generation_prompt=True)
+        start = [self._chat.bos_token_id] if self._chat.bos_token_id is not None else []
+        return start + self.encode_texts([prompt])[0]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of a sequence of ids, control tokens written out."""
+        return self._plain.decode(list(ids), skip_special_tokens=False)
+
+    def id_of(self, piece: str) -> int | None:
+        """The id of a vocabulary entry as the tokenizer file spells it, or None."""
+        return self._plain.token_to_id(piece)
+
+    def piece(self, token_id: int) -> str:
+        """The vocabulary entry as the tokenizer file spells it ("Ġthe"); empty for an id that it does not define."""
+        return self._plain.id_to_token(token_id) or ""
+
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+        try:
+            rendered = self._chat.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=add_generation_prompt
+            )
+        except (TemplateError, TypeError, KeyError) as error:
+            raise TokenizerError(f"The chat template of {self.name} refuses these messages: {error}.") from error
+        return str(rendered)
+
+    def _control_encode(self, rendered: str) -> list[int]:
+        return list(self._chat(rendered, add_special_tokens=False)["input_ids"])
+
+    def _encode_around(self, messages: Sequence[Message], add_generation_prompt: bool) -> list[int]:
+        """Render with stand-ins for the contents, then encode the template's part and the contents apart."""
+        stand_ins = [f"\u2060{hashlib.sha256(f'{i}'.encode()).hexdigest()}\u2060" for i in range(len(messages))]
+        rendered = self._render(
+            [{**message, "content": mark} for message, mark in zip(messages, stand_ins, strict=True)],
+            add_generation_prompt,
+        )
+        ids: list[int] = []
+        for message, mark in zip(messages, stand_ins, strict=True):
+            before, found, rendered = rendered.partition(mark)
+            if not found:
+                raise TokenizerError(
+                    f"The chat template of {self.name} drops or moves a message, so control-token text inside the chat "
+                    "cannot be kept apart. Remove such text from the messages."
+                )
+            ids += self._control_encode(before) + self.encode_texts([message["content"]])[0]
+        return ids + self._control_encode(rendered)
+
+
+def load_tokenizer(source: str | Path) -> Tokenizer:
+    """The tokenizer of a folder with `tokenizer.json`, or of a hub id. Raises `TokenizerError` with what to do."""
+    name = str(source)
+    if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
+        raise TokenizerError(f"{name} has no tokenizer.json. Give the folder of a model saved with its fast tokenizer.")
+    try:
+        chat = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+    # The library raises whatever its backends raise (OSError, ValueError, a bare Exception from the Rust side).
+    except Exception as error:
+        raise TokenizerError(
+            f"No tokenizer could be loaded from {name}: {_first_line(error)} Give a folder with tokenizer.json or a "
+            "model hub id that this machine reaches."
+        ) from error
+    backend = getattr(chat, "backend_tokenizer", None)
+    if backend is None:
+        raise TokenizerError(f"The tokenizer of {name} has no fast form (tokenizer.json), which counting needs.")
+    return _wrap(name, chat, backend)
+
+
+def _wrap(name: str, chat: PreTrainedTokenizerBase, backend: tokenizers.Tokenizer) -> Tokenizer:
+    definition = json.loads(backend.to_str())
+    # What shapes one call (padding, truncation) or only the output (decoder) says nothing of how text is split.
+    identity = {key: definition[key] for key in ("model", "normalizer", "pre_tokenizer", "added_tokens")}
+    identity["chat_template"] = chat.chat_template
+    fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    control = [token["id"] for token in definition["added_tokens"] if _is_control(token, str(chat.chat_template))]
+    eos_ids = (int(chat.eos_token_id),) if chat.eos_token_id is not None else ()
+    vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+    plain = _plain_form(definition, frozenset(control))
+    return Tokenizer(name, fingerprint, vocab_size, tuple(sorted(control)), eos_ids, chat, plain)
+
+
+def _is_control(added_token: dict, chat_template: str) -> bool:
+    """Whether an added token steers a model rather than spelling text.
+
+    Not every added token does: Gemma adds runs of line breaks and HTML tags. Not every control token is flagged
+    special: Qwen3's `<tool_call>` and `<|fim_prefix|>` are not.
+    """
+    text = added_token["content"]
+    return (
+        added_token["special"]
+        or (text.startswith("<|") and text.endswith("|>"))
+        or (text.strip() != "" and text in chat_template)
+    )
+
+
+def _plain_form(definition: dict, control: frozenset[int]) -> tokenizers.Tokenizer:
+    """The same tokenizer, reading control tokens' characters as text and every other added token as before."""
+    added = [{**token, "special": token["id"] in control} for token in definition["added_tokens"]]
+    plain = tokenizers.Tokenizer.from_str(
+        json.dumps({**definition, "added_tokens": added, "truncation": None, "padding": None})
+    )
+    plain.encode_special_tokens = True
+    return plain
+
+
+def _first_line(error: Exception) -> str:
+    text = next(itertools.chain((line.strip() for line in str(error).splitlines() if line.strip()), [""]))
+    return text if text.endswith(".") else f"{text}."
