@@ -1,0 +1,1 @@
+"""Measuring: what decoding cost and gained on this machine."""

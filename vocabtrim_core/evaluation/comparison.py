@@ -1,0 +1,225 @@
+"""Vanilla, untrimmed and trimmed decoding of the same prompts, one after the other, and what came out.
+
+`play` runs them and yields every cycle as it happens; `summarise` turns whatever was played into figures, so a run that
+was stopped half-way still counts for what it did.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Literal
+
+import torch
+
+from vocabtrim_core.decoding.engine import Cycle, CycleTimes, GenerationSettings, generate
+from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.drafters.independent import IndependentDrafter
+from vocabtrim_core.evaluation.spread import Spread
+from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.models import LanguageModel, ModelPair
+
+Method = Literal["vanilla", "untrimmed", "trimmed"]
+METHODS: tuple[Method, ...] = ("vanilla", "untrimmed", "trimmed")
+
+
+@dataclass(frozen=True, eq=False)
+class Contest:
+    """What is compared: a pair whose drafter's head is in rank order, the trimmed size k, and how to decode."""
+
+    pair: ModelPair
+    ranked_head: RankedHead
+    k: int
+    settings: GenerationSettings
+    stop: StopCondition
+
+    def cycles(self, method: Method, prompt_ids: list[int]) -> Iterator[Cycle]:
+        """Decode one prompt with one method."""
+        size = {"vanilla": None, "untrimmed": self.ranked_head.vocab_size, "trimmed": self.k}[method]
+        drafter = None
+        if size is not None:
+            model = self.pair.drafter
+            drafter = IndependentDrafter(model.new_backbone(), self.ranked_head, size, model.max_length)
+        return generate(self.pair.target, drafter, prompt_ids, self.settings, self.stop)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Which run a cycle belongs to."""
+
+    repeat: int
+    prompt: int
+    method: Method
+
+
+@dataclass(frozen=True)
+class Run:
+    """One prompt decoded once with one method; unfinished where it was stopped."""
+
+    cycles: tuple[Cycle, ...]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.cycles) and self.cycles[-1].finish is not None
+
+    @property
+    def token_ids(self) -> list[int]:
+        return [token for cycle in self.cycles for token in cycle.emitted_ids]
+
+    @property
+    def seconds(self) -> float:
+        """Decoding time, the prompt's prefill not included."""
+        return sum(cycle.times.total for cycle in self.cycles)
+
+    @property
+    def tokens_per_second(self) -> float:
+        return len(self.token_ids) / self.seconds
+
+
+@dataclass(frozen=True)
+class MethodFigures:
+    """A method over all its runs. `acceptance_length` is tokens per target pass, `acceptance_rate` accepted / drafted
+    (None where nothing was drafted), `cycle_seconds` the mean of each part of a cycle."""
+
+    tokens_per_second: Spread
+    acceptance_length: float
+    acceptance_rate: float | None
+    rejections: int
+    out_of_vocabulary: int
+    prefill_seconds: float
+    cycle_seconds: CycleTimes
+    speedup_vs_vanilla: Spread | None
+    speedup_vs_untrimmed: Spread | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a method's greedy output first leaves vanilla's: token `position` of the output of `prompt`, vanilla's token
+    and the other (None where one had ended), and by how much the target's logits prefer vanilla's."""
+
+    prompt: int
+    method: Method
+    position: int
+    vanilla_id: int | None
+    other_id: int | None
+    logit_margin: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Figures by method. `identical` is None when sampling, where only the distribution is the same."""
+
+    methods: dict[Method, MethodFigures]
+    identical: bool | None
+    differences: tuple[Difference, ...]
+    repeats: int
+
+
+def play(contest: Contest, prompts: Sequence[list[int]], repeats: int) -> Iterator[tuple[Turn, Cycle]]:
+    """Decode every prompt with every method, `repeats` times, never two at once; yields each cycle as it ends.
+
+    Methods are interleaved prompt by prompt and their order rotates, so that a drift of the machine's speed or a warm
+    cache favours none of them. The very first runs, one a method on the first prompt, are in the plain order.
+    """
+    for repeat in range(repeats):
+        for number, prompt_ids in enumerate(prompts):
+            start = (repeat + number) % len(METHODS)
+            for method in METHODS[start:] + METHODS[:start]:
+                turn = Turn(repeat, number, method)
+                yield from ((turn, cycle) for cycle in contest.cycles(method, prompt_ids))
+
+
+def warm_up(contest: Contest, prompt_ids: list[int]) -> None:
+    """Run a few cycles of each method, so that what is set up once is not timed."""
+    for method in METHODS:
+        for _ in itertools.islice(contest.cycles(method, prompt_ids), 3):
+            pass
+
+
+def collect(played: Iterator[tuple[Turn, Cycle]]) -> dict[Turn, Run]:
+    """All runs of `play`, to the end."""
+    cycles: dict[Turn, list[Cycle]] = {}
+    for turn, cycle in played:
+        cycles.setdefault(turn, []).append(cycle)
+    return {turn: Run(tuple(found)) for turn, found in cycles.items()}
+
+
+def summarise(contest: Contest, prompts: Sequence[list[int]], runs: Mapping[Turn, Run]) -> Comparison:
+    """Figures of the finished runs. Speeds of a repeat are total tokens / total seconds over the prompts that every
+    method finished in it, and speedups are ratios within a repeat."""
+    done = {turn: run for turn, run in runs.items() if run.finished}
+    speeds = _speeds(done)
+    figures = {
+        method: _figures(method, [run for turn, run in done.items() if turn.method == method], speeds)
+        for method in METHODS
+        if any(turn.method == method for turn in done)
+    }
+    identical, differences = None, ()
+    if contest.settings.sampling.greedy:
+        differences = tuple(_differences(contest.pair.target, prompts, done))
+        identical = not differences
+    return Comparison(figures, identical, differences, len({turn.repeat for turn in done}))
+
+
+def _speeds(done: Mapping[Turn, Run]) -> list[dict[Method, float]]:
+    """Tokens per second by method, for each repeat."""
+    speeds = []
+    for repeat in sorted({turn.repeat for turn in done}):
+        here = {turn: run for turn, run in done.items() if turn.repeat == repeat}
+        methods = [method for method in METHODS if any(turn.method == method for turn in here)]
+        numbers = set.intersection(*({turn.prompt for turn in here if turn.method == method} for method in methods))
+        speeds.append({})
+        for method in methods if numbers else ():
+            mine = [here[Turn(repeat, number, method)] for number in numbers]
+            speeds[-1][method] = sum(len(run.token_ids) for run in mine) / sum(run.seconds for run in mine)
+    return speeds
+
+
+def _figures(method: Method, runs: list[Run], speeds: list[dict[Method, float]]) -> MethodFigures:
+    cycles = [cycle for run in runs for cycle in run.cycles]
+    drafted = sum(len(cycle.drafted_ids) for cycle in cycles)
+    rejected = [cycle for cycle in cycles if cycle.own_token == "correction"]
+    mean = CycleTimes(
+        **{part.name: sum(getattr(cycle.times, part.name) for cycle in cycles) / len(cycles) for part in fields(CycleTimes)}
+    )
+    own = [speed[method] for speed in speeds if method in speed] or [run.tokens_per_second for run in runs]
+
+    def speedup(over: Method) -> Spread | None:
+        ratios = [speed[method] / speed[over] for speed in speeds if {method, over} <= speed.keys()]
+        return Spread.of(ratios) if ratios and method != over else None
+
+    return MethodFigures(
+        tokens_per_second=Spread.of(own),
+        acceptance_length=sum(len(run.token_ids) for run in runs) / len(cycles),
+        acceptance_rate=sum(cycle.accepted for cycle in cycles) / drafted if drafted else None,
+        rejections=len(rejected),
+        out_of_vocabulary=sum(cycle.out_of_vocabulary for cycle in rejected),
+        prefill_seconds=sum(run.cycles[0].times.prefill for run in runs) / len(runs),
+        cycle_seconds=mean,
+        speedup_vs_vanilla=speedup("vanilla"),
+        speedup_vs_untrimmed=speedup("untrimmed") if method == "trimmed" else None,
+    )
+
+
+def _differences(target: LanguageModel, prompts: Sequence[list[int]], done: Mapping[Turn, Run]) -> Iterator[Difference]:
+    for turn, run in sorted(done.items(), key=lambda item: (item[0].prompt, item[0].method, item[0].repeat)):
+        vanilla = done.get(Turn(turn.repeat, turn.prompt, "vanilla"))
+        if turn.method == "vanilla" or vanilla is None or vanilla.token_ids == run.token_ids:
+            continue
+        pairs = list(itertools.zip_longest(vanilla.token_ids, run.token_ids))
+        position = next(i for i, (ours, theirs) in enumerate(pairs) if ours != theirs)
+        ours, theirs = pairs[position]
+        margin = None
+        if ours is not None and theirs is not None:
+            context = [*prompts[turn.prompt], *run.token_ids[:position]]
+            margin = logit_margin(target, context, ours, theirs)
+        yield Difference(turn.prompt, turn.method, position, ours, theirs, margin)
+
+
+@torch.inference_mode()
+def logit_margin(target: LanguageModel, context: list[int], token_id: int, other_id: int) -> float:
+    """By how much the target's next-token logit of `token_id` exceeds that of `other_id` after `context`."""
+    hidden = target.new_backbone().run(torch.tensor(context))
+    logits = target.head.logits(hidden[-1:])[0].float()
+    return float(logits[token_id] - logits[other_id])
