@@ -1,0 +1,245 @@
+"""Loading a target, a drafter, and the two as a pair that can decode together."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from vocabtrim_core.backbones import TransformersBackbone
+from vocabtrim_core.embedded import Progress, embedded_drafter_folder, embedded_target_folder
+from vocabtrim_core.errors import ModelError, SettingError
+from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.hub import first_line, model_folder, quiet_transformers
+from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
+
+EMBEDDED = "embedded"
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+# Of the largest logit: far above what summing in another order changes, far below what a forgotten scale or bias does.
+_HEAD_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A causal language model taken apart: a `body` (ids to hidden states [1, n, H]) and its LM `head` in id order.
+
+    `eos_ids` end a text, ascending; `max_length` is the longest text in tokens, prompt included.
+    """
+
+    name: str
+    body: PreTrainedModel
+    head: RankedHead
+    eos_ids: tuple[int, ...]
+    max_length: int
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the head: the tokenizer's entries and what padding the model has beyond them."""
+        return self.head.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        return self.head.hidden_size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.head.weight.dtype
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the body without the input embeddings, of which a pass reads only a row a token."""
+        return sum(parameter.numel() for parameter in self.body.parameters()) - _embeddings(self.body).numel()
+
+    def new_backbone(self) -> TransformersBackbone:
+        """The body with an empty cache of its own."""
+        return TransformersBackbone(self.body)
+
+
+@dataclass(frozen=True, eq=False)
+class ModelPair:
+    """A target and a drafter that share a tokenizer. `usable_vocab_size` counts the ids that all three define."""
+
+    target: LanguageModel
+    drafter: LanguageModel
+    tokenizer: Tokenizer
+
+    @property
+    def name(self) -> str:
+        return f"{self.target.name} + {self.drafter.name}"
+
+    @property
+    def usable_vocab_size(self) -> int:
+        return min(self.tokenizer.vocab_size, self.target.vocab_size, self.drafter.vocab_size)
+
+
+def load_pair(
+    target: str | Path = EMBEDDED,
+    drafter: str | Path = EMBEDDED,
+    dtype: str = "float32",
+    device: str = "cpu",
+    on_progress: Progress | None = None,
+) -> ModelPair:
+    """Load a pair, each model from a folder, a hub id or the embedded one ("embedded", fetched on first use).
+
+    A drafter without embeddings of its own (the embedded one) uses the target's embeddings and head: the same tensors.
+    Raises `ModelError` where a model cannot be loaded or the two cannot work together, `SettingError` for the dtype.
+    """
+    report = on_progress or (lambda share, message: None)
+    if target == EMBEDDED:
+        target = embedded_target_folder(lambda share, message: report(0.8 * share, message))
+    report(0.8, "Loading the target")
+    target_model = load_model(target, dtype, device)
+    tokenizer = load_tokenizer(model_folder(target, weights=False))
+    eos_ids = tuple(sorted({*target_model.eos_ids, *tokenizer.eos_ids}))
+    target_model = replace(target_model, eos_ids=eos_ids)
+
+    report(0.9, "Loading the drafter")
+    if drafter == EMBEDDED:
+        drafter = embedded_drafter_folder()
+    drafter_model = load_model(drafter, dtype, device, lender=target_model)
+    drafter_folder = model_folder(drafter, weights=False)
+    borrows = drafter_model.head is target_model.head
+    if (drafter_folder / "tokenizer.json").is_file() or not borrows:
+        _refuse_other_tokenizer(tokenizer, load_tokenizer(drafter_folder), target_model.name, drafter_model.name)
+    report(1.0, "The models are ready")
+    return ModelPair(target_model, drafter_model, tokenizer)
+
+
+def load_model(
+    source: str | Path, dtype: str = "float32", device: str = "cpu", lender: LanguageModel | None = None
+) -> LanguageModel:
+    """Load a causal language model from a folder or a hub id; no code that comes with it is run.
+
+    Weights are safetensors, or else a `.bin` file read with `weights_only`. A checkpoint without input embeddings takes
+    the embeddings and the head of `lender` as they are, without a copy. Raises `ModelError` for whatever cannot be
+    loaded, and where body and head do not give the model's own logits; `SettingError` for an unknown dtype.
+    """
+    if dtype not in DTYPES:
+        raise SettingError(f"The dtype {dtype} is not offered. Choose one of: {', '.join(DTYPES)}.")
+    folder = model_folder(source)
+    name = folder.name if Path(source).expanduser().is_dir() else str(source)
+    model, missing = _read(folder, name, DTYPES[dtype], device)
+    model.requires_grad_(False)
+    body, linear = model.base_model, model.get_output_embeddings()
+    if body is model or not isinstance(body, PreTrainedModel) or not isinstance(linear, torch.nn.Linear):
+        raise ModelError(
+            f"The model {name} ({type(model).__name__}) has no plain LM head, so there is nothing to trim."
+        )
+
+    embeddings = _names(model, _embeddings(model))
+    if missing & embeddings and missing <= embeddings | _names(model, linear.weight):
+        head = _borrow(body, name, lender)
+    elif missing:
+        raise ModelError(f"The model {name} is incomplete: {len(missing)} tensors are missing, such as {min(missing)}.")
+    else:
+        head = _head(model, linear)
+        _check_head(model, body, head, name)
+
+    config = model.config.get_text_config()
+    eos_ids = {*_ids(config.eos_token_id), *_ids(getattr(model.generation_config, "eos_token_id", None))}
+    max_length = getattr(config, "max_position_embeddings", None) or sys.maxsize
+    return LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length)
+
+
+def _read(folder: Path, name: str, dtype: torch.dtype, device: str) -> tuple[PreTrainedModel, set[str]]:
+    """The model of a folder, and the names of the parameters that its files lack."""
+    if not (folder / "config.json").is_file():
+        raise ModelError(f"{folder} is not a model folder: it has no config.json. Choose a folder that has one.")
+    try:
+        with quiet_transformers():
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
+                folder, dtype=dtype, trust_remote_code=False, output_loading_info=True
+            )
+    # The library and what it reads with raise errors of every kind for a bad file, a bare Exception among them.
+    except Exception as error:
+        raise ModelError(
+            f"The model {name} could not be loaded: {first_line(error)} Give the folder or hub id of a causal language "
+            "model that transformers knows, with its weights as safetensors."
+        ) from error
+    model, loading = loaded
+    return model.to(device), set(loading["missing_keys"])
+
+
+def _embeddings(model: PreTrainedModel) -> torch.Tensor:
+    weight = model.get_input_embeddings().weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
+
+
+def _names(model: PreTrainedModel, parameter: torch.Tensor) -> set[str]:
+    return {name for name, other in model.named_parameters(remove_duplicate=False) if other is parameter}
+
+
+def _ids(value: int | Iterable[int] | None) -> set[int]:
+    if value is None:
+        return set()
+    return {value} if isinstance(value, int) else set(value)
+
+
+def _head(model: PreTrainedModel, linear: torch.nn.Linear) -> RankedHead:
+    config = model.config.get_text_config()
+    scale = getattr(config, "logit_scale", None) or 1.0  # Cohere multiplies,
+    scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite divides.
+    return RankedHead(
+        weight=linear.weight.detach(),
+        ranking=torch.arange(linear.weight.shape[0], device=linear.weight.device),
+        bias=None if linear.bias is None else linear.bias.detach(),
+        logit_scale=scale,
+        soft_cap=getattr(config, "final_logit_softcapping", None),
+    )
+
+
+@torch.inference_mode()
+def _check_head(model: PreTrainedModel, body: PreTrainedModel, head: RankedHead, name: str) -> None:
+    """Refuse a model that does more between body and logits than `RankedHead` does."""
+    ids = torch.arange(8, device=head.weight.device)[None] * (head.vocab_size // 8)  # [1, 8]
+    expected = model(input_ids=ids).logits[0].float()  # [8, V]
+    hidden = getattr(body(input_ids=ids), "last_hidden_state", None)  # [1, 8, H]
+    if hidden is not None and hidden.shape[-1] == head.hidden_size:
+        difference = (head.logits(hidden[0]).float() - expected).abs().max()
+        if difference <= _HEAD_TOLERANCE[head.weight.dtype] * expected.abs().max().clamp(min=1.0):
+            return
+    raise ModelError(
+        f"The LM head of {name} ({type(model).__name__}) cannot be trimmed: the model treats its logits in a way that "
+        "is not supported (supported are a bias, a logit scale and a final soft-cap). Choose another model."
+    )
+
+
+def _borrow(body: PreTrainedModel, name: str, lender: LanguageModel | None) -> RankedHead:
+    """Give a body without input embeddings the lender's; the lender's head."""
+    if lender is None:
+        raise ModelError(
+            f"The model {name} has no embeddings of its own: it is a drafter that uses its target's. Choose it as the "
+            "drafter, beside its target."
+        )
+    config = body.config.get_text_config()
+    if (config.hidden_size, config.vocab_size) != (lender.hidden_size, lender.vocab_size):
+        raise ModelError(
+            f"The drafter {name} uses its target's embeddings, so it needs a target of width {config.hidden_size} with "
+            f"{config.vocab_size:,} tokens; {lender.name} has width {lender.hidden_size} and {lender.vocab_size:,} "
+            "tokens. Choose a drafter made for this target, or one with embeddings of its own."
+        )
+    body.set_input_embeddings(lender.body.get_input_embeddings())
+    return lender.head
+
+
+def _refuse_other_tokenizer(target: Tokenizer, drafter: Tokenizer, target_name: str, drafter_name: str) -> None:
+    """Raise unless every id stands for the same piece on both sides."""
+    for i in range(max(target.vocab_size, drafter.vocab_size)):
+        ours, theirs = target.piece(i), drafter.piece(i)
+        if ours != theirs:
+            raise ModelError(
+                f"{target_name} and {drafter_name} cannot work together, because their tokenizers differ: token {i} is "
+                f"{_shown(ours)} for the target and {_shown(theirs)} for the drafter. Choose a drafter with the "
+                "target's tokenizer."
+            )
+
+
+def _shown(piece: str) -> str:
+    return f"“{piece}”" if piece else "undefined"
