@@ -1,0 +1,100 @@
+"""Rank-frequency curves, Zipf fits and coverage."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from vocabtrim_core.errors import SettingError
+from vocabtrim_core.zipf import coverage_curve, fit_zipf, k_for_coverage, log_spaced_ranks, rank_frequency
+
+histograms = arrays(np.int64, st.integers(1, 60), elements=st.integers(0, 1_000))
+
+
+@given(histograms)
+def test_rank_frequency(counts):
+    """Bug: zeros kept, an occurrence lost, or the order wrong."""
+    frequencies = rank_frequency(counts)
+    assert frequencies.dtype == np.int64
+    assert frequencies.tolist() == sorted((count for count in counts.tolist() if count), reverse=True)
+
+
+@given(st.integers(0, 1_000_000), st.integers(2, 500))
+def test_log_spaced_ranks(n, points):
+    """Bug: rank 0 (minus infinity on a log axis), a repeated rank, no last rank, more points than asked for."""
+    ranks = log_spaced_ranks(n, points)
+    assert len(ranks) <= points
+    assert (np.diff(ranks) > 0).all()
+    if n:
+        assert (ranks[0], ranks[-1]) == (1, n)
+    else:
+        assert not len(ranks)
+
+
+@pytest.mark.parametrize("exponent", [0.8, 1.0, 1.2, 1.5])
+def test_fit_recovers_the_exponent(exponent):
+    """Bug: an estimate that is biased by the tail of rare tokens, as a regression over all ranks is."""
+    probabilities = np.arange(1, 50_001.0) ** -exponent
+    counts = np.random.default_rng(0).multinomial(1_000_000, probabilities / probabilities.sum())
+    fit = fit_zipf(np.random.default_rng(1).permutation(counts))
+    assert fit is not None
+    assert fit.exponent == pytest.approx(exponent, abs=0.02)
+    assert fit.distance < 0.01
+    assert fit.counts(np.array([1]))[0] == pytest.approx(counts[0], rel=0.1)
+
+
+def test_fit_tells_what_is_not_zipf():
+    """Bug: the distance calls every fit good, or a flat histogram (exponent 0) fails."""
+    flat = fit_zipf(np.full(1_000, 50))
+    assert flat is not None and flat.exponent == pytest.approx(0, abs=1e-6) and flat.distance < 1e-6
+    two_levels = fit_zipf(np.repeat([10_000, 10], 500))
+    assert two_levels is not None and two_levels.distance > 0.1
+
+
+@given(histograms)
+def test_fit_of_any_histogram(counts):
+    """Bug: a division by zero or a NaN for few or odd counts."""
+    fit = fit_zipf(counts)
+    if (counts >= 10).sum() < 10:
+        assert fit is None
+    else:
+        assert 0 <= fit.exponent <= 10 and 0 <= fit.distance <= 1 and fit.high == (counts >= 10).sum()
+        assert np.isfinite(fit.counts(np.arange(1, fit.high + 1))).all()
+
+
+@given(histograms, st.data())
+def test_coverage_is_the_share_inside_the_first_k(counts, data):
+    """Bug: off by one in k, or tokens outside the ranking left out of the total."""
+    ranking = np.array(data.draw(st.permutations(range(len(counts)))), dtype=np.int64)
+    ranking = ranking[: data.draw(st.integers(1, len(counts)))]
+    curve = coverage_curve(ranking, counts)
+    assert curve.shape == ranking.shape
+    for k in range(1, len(ranking) + 1):
+        if counts.sum():
+            assert curve[k - 1] == pytest.approx(counts[ranking[:k]].sum() / counts.sum())
+        else:
+            assert np.isnan(curve[k - 1])
+
+
+@given(histograms, st.floats(0.001, 1))
+def test_k_for_coverage_is_the_smallest(counts, share):
+    """Bug: the k before or after the one that reaches the share; a k where none reaches it."""
+    curve = coverage_curve(np.argsort(-counts, kind="stable"), counts)
+    k = k_for_coverage(curve, share)
+    if not counts.sum():
+        assert k is None
+    else:
+        assert curve[k - 1] >= share
+        assert k == 1 or curve[k - 2] < share
+
+
+def test_k_for_coverage_out_of_reach():
+    """Bug: the last k is offered although part of the text lies outside the ranking."""
+    curve = coverage_curve(np.array([0, 1]), np.array([5, 4, 1]))
+    assert k_for_coverage(curve, 0.9) == 2
+    assert k_for_coverage(curve, 0.95) is None
+    assert k_for_coverage(np.empty(0), 0.5) is None
+    for share in (0, 1.1, float("nan")):
+        with pytest.raises(SettingError, match="coverage"):
+            k_for_coverage(curve, share)
