@@ -1,0 +1,365 @@
+"""Counting: the right tokens on the right side, traceable, and the same whatever the order, the chunks or the file."""
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.npm_tokenizers import npm_tokenizer_folder
+from tests.tiny_tokenizer import CONTROL_TEXTS, make_tiny_tokenizer
+from vocabtrim_core import counting
+from vocabtrim_core.corpora import BadRecord, CorpusFile, read_file, text_blocks
+from vocabtrim_core.counting import CountedFile, TokenCounts, count_files
+from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
+from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory) -> Tokenizer:
+    return make_tiny_tokenizer(tmp_path_factory.mktemp("tiny"))
+
+
+def jsonl(name: str, texts: list[str]) -> CorpusFile:
+    return CorpusFile(name, "\n".join(json.dumps({"text": text}) for text in texts).encode())
+
+
+def chat(*contents: str, role: str = "user") -> str:
+    return json.dumps({"messages": [{"role": role, "content": content} for content in contents]})
+
+
+def same(left: TokenCounts, right: TokenCounts) -> bool:
+    """All of it: both histograms and every provenance field."""
+    return left.to_bytes() == right.to_bytes() and left.digest == right.digest
+
+
+# Counting
+
+
+def test_counts_are_the_tokens_of_the_text(tokenizer: Tokenizer) -> None:
+    """Bug: a token lost or counted twice when chunks are flattened; wrong provenance."""
+    text = "The cat sat on the mat.\n\n" * 300
+    file = CorpusFile("a.txt", text.encode())
+    counts = count_files([file], tokenizer, holdout=0)
+    encoded = tokenizer.encode_texts(list(text_blocks(text)))
+    ids = [i for block in encoded for i in block]
+    assert counts.calibration.shape == (tokenizer.vocab_size,) and counts.calibration.dtype == np.int64
+    assert counts.calibration.tolist() == np.bincount(ids, minlength=tokenizer.vocab_size).tolist()
+    assert (counts.documents, counts.tokens, counts.distinct) == (len(encoded), len(ids), len(set(ids)))
+    assert counts.held_out.sum() == 0 and counts.held_out_documents == 0
+    assert counts.files == (CountedFile("a.txt", file.sha256, counts.documents, counts.tokens),)
+    assert (counts.tokenizer_name, counts.tokenizer_fingerprint) == (tokenizer.name, tokenizer.fingerprint)
+
+
+def test_literal_control_text_is_not_a_control_token(tokenizer: Tokenizer) -> None:
+    """Bug: "<|im_end|>" written in a corpus is counted as the end of a turn, in text or inside a chat."""
+    literal = " ".join(CONTROL_TEXTS)
+    counts = count_files([CorpusFile("a.txt", literal.encode()), jsonl("b.jsonl", [literal])], tokenizer, holdout=0)
+    assert counts.calibration[list(tokenizer.control_ids)].sum() == 0
+    counts = count_files([CorpusFile("a.jsonl", chat(literal).encode())], tokenizer, holdout=0)
+    by_text = dict(zip(tokenizer.control_texts, counts.calibration[list(tokenizer.control_ids)], strict=True))
+    assert by_text == {"<|endoftext|>": 0, "<|im_start|>": 1, "<|im_end|>": 1}
+
+
+def test_chats_are_rendered_with_the_template(tokenizer: Tokenizer) -> None:
+    """Bug: roles or turn marks, which a drafter has to propose too, are left out of the counts."""
+    counts = count_files([CorpusFile("a.jsonl", chat("Hi", "cat").encode())], tokenizer, holdout=0)
+    ids = tokenizer.encode_chat([{"role": "user", "content": "Hi"}, {"role": "user", "content": "cat"}])
+    assert counts.calibration.tolist() == np.bincount(ids, minlength=tokenizer.vocab_size).tolist()
+
+
+def test_chats_without_a_template(tmp_path) -> None:
+    """Bug: a traceback, or chats counted as bare text without a word."""
+    plain = make_tiny_tokenizer(tmp_path / "plain", chat_template=None)
+    with pytest.raises(TokenizerError, match=r"chats\.jsonl holds chats.*no chat template"):
+        count_files([CorpusFile("chats.jsonl", chat("Hi").encode())], plain)
+
+
+def test_chats_that_the_template_refuses(tokenizer: Tokenizer) -> None:
+    """Bug: one chat with an odd role stops the count, or vanishes from it silently."""
+    odd = chat("Hi", role="wizard")
+    counts = count_files([CorpusFile("a.jsonl", f"{chat('Hi')}\n{odd}\n[]\n".encode())], tokenizer)
+    assert counts.documents == 1 and counts.bad_record_count == 2
+    assert [bad.line for bad in counts.bad_records] == [2, 3]
+    assert "unknown role wizard" in counts.bad_records[0].reason
+    with pytest.raises(CorpusError, match=r"no usable chat; line 1: .*unknown role wizard"):
+        count_files([CorpusFile("a.jsonl", odd.encode())], tokenizer)
+
+
+def test_only_the_first_bad_records_are_kept(tokenizer: Tokenizer) -> None:
+    """Bug: a file with a million bad lines fills the memory and the page with them."""
+    bad = "\n".join(["oops"] * 50)
+    counts = count_files([CorpusFile("a.jsonl", f"{bad}\n{chat('Hi')}".encode())], tokenizer)
+    assert counts.bad_record_count == 50
+    assert [record.line for record in counts.bad_records] == list(range(1, counting.MAX_BAD_RECORDS + 1))
+
+
+@pytest.mark.parametrize("holdout", [-0.1, 1, 1.5, float("nan")])
+def test_holdout_out_of_range(tokenizer: Tokenizer, holdout: float) -> None:
+    """Bug: everything is held out, and every curve that follows is NaN."""
+    with pytest.raises(SettingError, match="held-out share"):
+        count_files([jsonl("a.jsonl", ["x"])], tokenizer, holdout)
+
+
+def test_nothing_to_count(tokenizer: Tokenizer) -> None:
+    """Bug: a traceback where no file was chosen; a bad file among good ones passes unnoticed."""
+    with pytest.raises(CorpusError, match="choose at least one file"):
+        count_files([], tokenizer)
+    with pytest.raises(CorpusError, match=r"b\.txt is empty"):
+        count_files([jsonl("a.jsonl", ["x"]), CorpusFile("b.txt", b"")], tokenizer)
+
+
+class CancelledError(Exception):
+    pass
+
+
+def test_progress_and_cancel(tokenizer: Tokenizer, monkeypatch) -> None:
+    """Bug: progress that jumps back or never ends at 1; a count that cannot be stopped."""
+    monkeypatch.setattr(counting, "CHUNK_BYTES", 1_000)
+    files = [
+        CorpusFile(f"{i}.txt", ("The cat sat.\n" * 500).encode(encoding))
+        for i, encoding in enumerate(["utf-8", "utf-16"])
+    ]
+    shares: list[float] = []
+
+    def cancel(share: float, message: str) -> None:
+        shares.append(share)
+        if len(shares) == 2:
+            raise CancelledError
+
+    with pytest.raises(CancelledError):
+        count_files(files, tokenizer, on_progress=cancel)
+    shares.clear()
+    count_files(files, tokenizer, on_progress=lambda share, message: shares.append(share))
+    assert len(shares) > 4 and shares == sorted(shares) and shares[0] > 0 and shares[-1] == 1
+
+
+# The held-out split
+
+texts = st.lists(st.text(max_size=30).map(lambda text: "x" + text), min_size=1, max_size=20)
+quick = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@quick
+@given(texts=texts, holdout=st.sampled_from([0, 0.1, 0.5, 0.9]), data=st.data())
+def test_split_ignores_order_files_and_chunks(tokenizer: Tokenizer, texts: list[str], holdout: float, data) -> None:
+    """Bug: the side depends on a position, a file name or a chunk, so that held-out text leaks into the calibration."""
+    whole = count_files([jsonl("a.jsonl", texts)], tokenizer, holdout)
+    shuffled = data.draw(st.permutations(texts))
+    cut = data.draw(st.integers(0, len(texts)))
+    files = [jsonl(f"{i}.jsonl", part) for i, part in enumerate((shuffled[:cut], shuffled[cut:])) if part]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counting, "CHUNK_BYTES", data.draw(st.integers(1, 100)))
+        parts = count_files(files, tokenizer, holdout)
+    assert parts.calibration.tolist() == whole.calibration.tolist()
+    assert parts.held_out.tolist() == whole.held_out.tolist()
+    assert (parts.calibration_documents, parts.held_out_documents) == (
+        whole.calibration_documents,
+        whole.held_out_documents,
+    )
+    assert whole.calibration.sum() + whole.held_out.sum() == whole.tokens == sum(file.tokens for file in parts.files)
+    assert whole.documents == len(texts)
+
+
+def test_split_holds_out_the_share_asked_for(tokenizer: Tokenizer) -> None:
+    """Bug: a hash that is not uniform, or a share of the wrong side."""
+    counts = count_files([jsonl("a.jsonl", [f"text {i}" for i in range(5_000)])], tokenizer, holdout=0.2)
+    assert counts.held_out_documents / counts.documents == pytest.approx(0.2, abs=0.03)
+
+
+def test_same_document_never_on_both_sides(tokenizer: Tokenizer) -> None:
+    """Bug: a repeated document is in the calibration and in the held-out text, which flatters the coverage."""
+    for i in range(20):
+        counts = count_files([jsonl("a.jsonl", [f"text {i}"] * 9)], tokenizer, holdout=0.5)
+        assert {counts.calibration_documents, counts.held_out_documents} == {0, 9}
+
+
+# Merge, save and load
+
+
+@st.composite
+def token_counts(draw) -> TokenCounts:
+    name = st.text(st.characters(codec="utf-8"), max_size=5)
+    count = st.integers(0, 10**9)
+    histogram = st.lists(count, min_size=4, max_size=4).map(lambda values: np.array(values, dtype=np.int64))
+    bad = draw(st.lists(st.builds(BadRecord, name, count, name), max_size=25))
+    return TokenCounts(
+        calibration=draw(histogram),
+        held_out=draw(histogram),
+        calibration_documents=draw(count),
+        held_out_documents=draw(count),
+        files=tuple(sorted(draw(st.lists(st.builds(CountedFile, name, name, count, count), max_size=3)))),
+        tokenizer_name=draw(name),
+        tokenizer_fingerprint="f",
+        vocab_size=4,
+        holdout=0.1,
+        bad_records=tuple(sorted(bad)[: counting.MAX_BAD_RECORDS]),
+        bad_record_count=len(bad),
+    )
+
+
+@quick
+@given(token_counts(), token_counts(), token_counts())
+def test_merge_is_commutative_and_associative(a: TokenCounts, b: TokenCounts, c: TokenCounts) -> None:
+    """Bug: a merged corpus, or its cache key, depends on the order in which files were added."""
+    assert same(a.merge(b), b.merge(a))
+    assert same(a.merge(b).merge(c), a.merge(b.merge(c)))
+    assert a.merge(b).tokens == a.tokens + b.tokens
+    assert a.merge(b).documents == a.documents + b.documents
+
+
+@quick
+@given(token_counts())
+def test_save_and_load_change_nothing(tmp_path, counts: TokenCounts) -> None:
+    """Bug: a field, a type or a large count is lost on the way through the file."""
+    counts.save(tmp_path / "counts.npz")
+    loaded = TokenCounts.load(tmp_path / "counts.npz")
+    assert same(loaded, counts)
+    assert loaded.files == counts.files and loaded.bad_records == counts.bad_records
+    assert [path.name for path in tmp_path.iterdir()] == ["counts.npz"]
+
+
+def test_merge_refuses_what_does_not_belong_together(tokenizer: Tokenizer, tmp_path) -> None:
+    """Bug: ids of two tokenizers are added up; a document is held out in one part and not in the other."""
+    counts = count_files([jsonl("a.jsonl", ["x"])], tokenizer)
+    other = make_tiny_tokenizer(tmp_path / "other", text="Quite another text, with other words in it. " * 3)
+    with pytest.raises(TokenizerError, match="two different tokenizers"):
+        counts.merge(count_files([jsonl("a.jsonl", ["x"])], other))
+    with pytest.raises(SettingError, match="different held-out shares"):
+        counts.merge(count_files([jsonl("a.jsonl", ["x"])], tokenizer, holdout=0.2))
+
+
+def test_digest_tells_counts_apart(tokenizer: Tokenizer) -> None:
+    """Bug: a cached result is reused for another corpus, tokenizer or split."""
+    counts = count_files([jsonl("a.jsonl", ["one", "two"])], tokenizer)
+    others = [
+        count_files([jsonl("a.jsonl", ["one", "six"])], tokenizer),
+        count_files([jsonl("a.jsonl", ["one", "two"])], tokenizer, holdout=0.2),
+        replace(counts, tokenizer_fingerprint="another"),
+        replace(counts, calibration=counts.held_out, held_out=counts.calibration),
+    ]
+    assert len({each.digest for each in [counts, *others]}) == 5
+
+
+@pytest.fixture(scope="module")
+def saved(tokenizer: Tokenizer) -> bytes:
+    return count_files([jsonl("a.jsonl", ["x", "y"])], tokenizer).to_bytes()
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_damaged_counts_files(saved: bytes, data) -> None:
+    """Bug: a damaged or foreign file raises whatever zip, zlib, numpy or JSON raise, or loads as nonsense."""
+    changed = bytearray(saved)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(saved) - 1))] = data.draw(st.integers(0, 255))
+    changed = changed[: data.draw(st.sampled_from([len(saved), len(saved) // 2, 3, 0]))]
+    with contextlib.suppress(CorpusError):
+        counts = TokenCounts.from_bytes(bytes(changed))
+        assert counts.calibration.shape == counts.held_out.shape == (counts.vocab_size,)
+
+
+def rewritten(counts: TokenCounts, **changes) -> bytes:
+    return replace(counts, **changes).to_bytes()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"vocab_size": 5},
+        {"vocab_size": "4"},
+        {"holdout": "0.1"},
+        {"tokenizer_name": 5},
+        {"calibration_documents": 1.5},
+        {"files": (CountedFile("a", 5, 1, 1),)},
+        {"bad_records": (BadRecord("a", "1", "x"),)},
+        {"calibration": np.array([1, 2, 3, -4])},
+        {"calibration": np.array([1.0, 2, 3, 4])},
+        {"calibration": np.array([[1, 2, 3, 4]])},
+    ],
+    ids=str,
+)
+def test_counts_files_with_wrong_content(changes: dict) -> None:
+    """Bug: a file made by hand passes with a shape or type that fails much later, on a page."""
+    good = TokenCounts(np.arange(4), np.arange(4), 1, 1, (), "t", "f", 4, 0.1)
+    assert same(TokenCounts.from_bytes(good.to_bytes()), good)
+    with pytest.raises(CorpusError, match="not a counts file"):
+        TokenCounts.from_bytes(rewritten(good, **changes))
+
+
+def test_other_archives_are_not_counts(tmp_path, monkeypatch) -> None:
+    """Bug: pickles are loaded from an npz; a small file that unpacks to gigabytes is unpacked."""
+    np.savez(tmp_path / "other.npz", calibration=np.zeros(4, dtype=np.int64))
+    np.savez(tmp_path / "pickle.npz", calibration=np.array([{}]), held_out=np.array([{}]), provenance=np.array([{}]))
+    for name in ("other.npz", "pickle.npz"):
+        with pytest.raises(CorpusError, match=f"{name} is not a counts file"):
+            TokenCounts.load(tmp_path / name)
+    good = TokenCounts(np.arange(4), np.arange(4), 1, 1, (), "t", "f", 4, 0.1)
+    good.save(tmp_path / "good.npz")
+    monkeypatch.setattr(counting, "MAX_COUNTS_BYTES", 500)
+    with pytest.raises(CorpusError):
+        TokenCounts.load(tmp_path / "good.npz")
+
+
+def test_save_and_load_paths(tmp_path) -> None:
+    """Bug: a traceback for a folder that does not exist; half a file left behind when saving fails."""
+    counts = TokenCounts(np.arange(4), np.arange(4), 1, 1, (), "t", "f", 4, 0.1)
+    with pytest.raises(CorpusError, match="cannot be written"):
+        counts.save(tmp_path / "none" / "counts.npz")
+    with pytest.raises(CorpusError, match="cannot be read"):
+        TokenCounts.load(tmp_path / "none.npz")
+    (tmp_path / "folder.npz").mkdir()
+    with pytest.raises(CorpusError, match="cannot be written"):
+        counts.save(tmp_path / "folder.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["folder.npz"]
+
+
+# Real tokenizers, and what is shipped
+
+LITERAL = "Say <|eot_id|>, <end_of_turn> or <eos>: é 😀 世界\n\n\n  x"
+
+
+@pytest.mark.parametrize(
+    "name, vocab_size, control, turn_end",
+    [
+        ("gemma3", 262_145, "<start_of_turn>", "<end_of_turn>"),
+        ("llama3_1", 128_256, "<|start_header_id|>", "<|eot_id|>"),
+    ],
+)
+def test_real_tokenizers(name: str, vocab_size: int, control: str, turn_end: str) -> None:
+    """Bug: a real tokenizer of 128k or 262k reads turn marks in text as control, or loses text on the way back."""
+    tokenizer = load_tokenizer(npm_tokenizer_folder(name))
+    assert tokenizer.vocab_size == vocab_size
+    assert {control, turn_end} <= set(tokenizer.control_texts)
+    (ids,) = tokenizer.encode_texts([LITERAL])
+    assert tokenizer.decode(ids) == LITERAL and not set(ids) & set(tokenizer.control_ids)
+
+    end_id = tokenizer.id_of(turn_end)
+    text = count_files([CorpusFile("a.txt", LITERAL.encode())], tokenizer, holdout=0)
+    assert text.calibration.shape == (vocab_size,) and text.tokens == len(ids)
+    assert text.calibration[list(tokenizer.control_ids)].sum() == 0
+    chats = count_files([CorpusFile("a.jsonl", chat(LITERAL).encode())], tokenizer, holdout=0)
+    in_template = tokenizer.encode_chat([{"role": "user", "content": "x"}]).count(end_id)
+    assert chats.calibration[end_id] == in_template > 0
+
+
+def test_shipped_chats_count_cleanly(tokenizer: Tokenizer) -> None:
+    """Bug: the sample corpus has lines that the reader refuses, or control-token text in its messages."""
+    file = read_file(DATA / "corpora" / "chat.jsonl")
+    counts = count_files([file], tokenizer)
+    assert counts.documents == 602 and counts.bad_record_count == 0
+    assert counts.held_out_documents > 0
+    assert not any(text in file.data.decode() for text in CONTROL_TEXTS)
+
+
+def test_shipped_ranking_counts() -> None:
+    """Bug: the shipped counts are damaged, or no longer those of the shipped text."""
+    counts = TokenCounts.load(DATA / "rankings" / "smollm2-target-generated.npz")
+    assert (counts.tokens, counts.distinct, counts.documents) == (853_081, 23_294, 4_512)
+    assert counts.files[0].sha256 == CorpusFile("x", (DATA / counts.files[0].name).read_bytes()).sha256
