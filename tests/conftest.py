@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import settings
+from tiny_models import save_first_layer, save_tiny_llama
+from tiny_tokenizer import make_tiny_tokenizer
+
+from vocabtrim_core.models import ModelPair, load_pair
+
+# Machines that run the tests differ in speed and may be busy, so time is no failure; in CI every run is the same run.
+settings.register_profile("project", deadline=None, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("project")
+
+
+@pytest.fixture(scope="session")
+def embedded_pair_fp32() -> ModelPair:
+    """The embedded pair in fp32, its target fetched into the user's cache folder on first use."""
+    return load_pair(dtype="float32")
+
+
+@pytest.fixture(scope="session")
+def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> ModelPair:
+    """A random two-layer target and its first layer as drafter, padded to different vocabularies; no network."""
+    root = tmp_path_factory.mktemp("tiny_pair")
+    tokenizer = make_tiny_tokenizer(root / "target")
+    make_tiny_tokenizer(root / "drafter")
+    target = save_tiny_llama(root / "target", vocab_size=tokenizer.vocab_size + 4)
+    save_first_layer(target, root / "drafter", vocab_size=tokenizer.vocab_size + 12)
+    return load_pair(root / "target", root / "drafter")
