@@ -24,8 +24,9 @@ class SamplingSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature <= 10:
-            raise SettingError(f"The temperature is {self.temperature}; choose one from 0 (greedy) to 10.")
+        # Far below 0.01 the scaled logits overflow.
+        if self.temperature != 0 and not 0.01 <= self.temperature <= 10:
+            raise SettingError(f"The temperature is {self.temperature}; choose 0 (greedy) or one from 0.01 to 10.")
         if self.top_k < 0:
             raise SettingError(f"top-k is {self.top_k}; choose 0 (off) or a positive number of tokens.")
         if not 0 < self.top_p <= 1:
