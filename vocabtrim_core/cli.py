@@ -1,0 +1,204 @@
+"""The command line: `python -m vocabtrim_core count|coverage|generate|compare`.
+
+The result goes to stdout (with `--json` as one object), progress to stderr. A user's mistake is one line on stderr and
+exit code 2. Each command is a module of `commands`, imported once the arguments are known to be well-formed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn, Protocol, TextIO, cast
+
+from vocabtrim_core import defaults
+from vocabtrim_core.errors import SettingError, VocabTrimError
+
+PROGRAM = "vocabtrim_core"
+USER_ERROR = 2
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+class Command(Protocol):
+    """What a module of `commands` offers."""
+
+    def run(self, arguments: argparse.Namespace, report: Progress) -> dict:
+        """Do it; the result is what `--json` prints."""
+        ...
+
+    def describe(self, result: dict) -> str:
+        """The result for people."""
+        ...
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line on `argv` (without the program's name) and return its exit code."""
+    try:
+        arguments = _parser().parse_args(argv)
+        command = cast(Command, importlib.import_module(f"vocabtrim_core.commands.{arguments.command}"))
+        with Progress(sys.stderr) as report:
+            result = command.run(arguments, report)
+        return _print(json.dumps(result, allow_nan=False) if arguments.json else command.describe(result))
+    except VocabTrimError as error:
+        print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)
+        return USER_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _print(output: str) -> int:
+    try:
+        print(output, flush=True)
+    except BrokenPipeError:
+        # The reader has left (`| head`). Python would complain when it flushes stdout once more at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return 0
+
+
+class Progress:
+    """Shows the share done and what is being done: one changing line on a terminal, else a line every few seconds.
+
+    Only what takes a while is reported, so that a mistake found at once stays one line.
+    """
+
+    TERMINAL_SECONDS, LOG_SECONDS = 0.1, 10.0
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._on_terminal = stream.isatty()
+        self._every = self.TERMINAL_SECONDS if self._on_terminal else self.LOG_SECONDS
+        self._next = time.monotonic() + self._every
+
+    def __call__(self, share: float, message: str) -> None:
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + self._every
+        line = f"{share:4.0%} {message}"
+        self._stream.write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")
+        self._stream.flush()
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._on_terminal:
+            self._stream.write("\r\x1b[K")
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a mistake as every other command does: in one line, without the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise SettingError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=f"python -m {PROGRAM}",
+        description="Count tokens, measure coverage, and decode with a trimmed drafter.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    def command(name: str, help: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.", allow_abbrev=False)
+        added.add_argument("--json", action="store_true", help="print one JSON object")
+        return added
+
+    _count_arguments(command("count", "count the tokens of text and chat files"))
+    _coverage_arguments(command("coverage", "show which share of a text the k most frequent tokens cover"))
+    _generate_arguments(command("generate", "decode after a prompt and show every cycle"))
+    _compare_arguments(command("compare", "time vanilla, untrimmed and trimmed decoding of the same prompts"))
+    return parser
+
+
+def _count_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".txt, .md or .jsonl")
+    parser.add_argument(
+        "--tokenizer",
+        default="embedded",
+        metavar="FOLDER|ID",
+        help="a folder with tokenizer.json, or a hub id (the embedded model's)",
+    )
+    parser.add_argument("--out", type=Path, metavar="COUNTS.npz", help="save the counts there")
+    parser.add_argument(
+        "--holdout",
+        type=float,
+        default=defaults.HOLDOUT,
+        metavar="SHARE",
+        help="share of documents to hold out (%(default)s)",
+    )
+
+
+def _coverage_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("counts", type=Path, metavar="COUNTS.npz", help="what count --out saved")
+    parser.add_argument(
+        "--k",
+        type=_sizes,
+        default=",".join(map(str, defaults.COVERAGE_SIZES)),
+        metavar="N,N,...",
+        help="draft vocabulary sizes (%(default)s)",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FOLDER|ID",
+        help="the tokenizer of the counts: its control tokens are in every draft vocabulary (the embedded model's, "
+        "where the counts are of that one)",
+    )
+
+
+def _generate_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompt", required=True, metavar="TEXT")
+    parser.add_argument("--method", choices=("vanilla", "speculative"), default="speculative", help="(%(default)s)")
+    _decoding_arguments(parser)
+
+
+def _compare_arguments(parser: argparse.ArgumentParser) -> None:
+    prompts = parser.add_mutually_exclusive_group(required=True)
+    prompts.add_argument("--prompt", metavar="TEXT")
+    prompts.add_argument(
+        "--prompts",
+        type=Path,
+        metavar="FILE.jsonl",
+        help="one object a line with turns, prompt or messages; the first turn is used",
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="use only the first N prompts of the file")
+    parser.add_argument(
+        "--repeats", type=int, default=defaults.REPEATS, metavar="N", help="runs of each prompt (%(default)s)"
+    )
+    _decoding_arguments(parser)
+
+
+def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
+    def option(flag: str, kind: type, default: object, metavar: str, help: str) -> None:
+        parser.add_argument(flag, type=kind, default=default, metavar=metavar, help=help)
+
+    option("--target", str, "embedded", "FOLDER|ID", "the model that decides (%(default)s)")
+    option("--drafter", str, "embedded", "FOLDER|ID", "the model that proposes (%(default)s)")
+    parser.add_argument("--dtype", choices=defaults.DTYPES, default=defaults.DTYPES[0], help="(%(default)s)")
+    option(
+        "--counts", Path, None, "COUNTS.npz", "what ranks the tokens (for the embedded model: counts of its own text)"
+    )
+    option("--k", int, None, "N", f"size of the draft vocabulary ({defaults.KEPT_TOKENS}, or all tokens where fewer)")
+    option("--gamma", int, defaults.GAMMA, "N", "draft length (%(default)s)")
+    option("--max-new-tokens", int, defaults.MAX_NEW_TOKENS, "N", "tokens to generate at most (%(default)s)")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; may be repeated")
+    option("--temperature", float, 0.0, "T", "0 is greedy (%(default)s)")
+    option("--top-k", int, 0, "N", "sample from the N likeliest tokens; 0 is off (%(default)s)")
+    option("--top-p", float, 1.0, "SHARE", "sample from the likeliest tokens of this share; 1 is off (%(default)s)")
+    option("--min-p", float, 0.0, "SHARE", "drop tokens below this share of the likeliest's; 0 is off (%(default)s)")
+    option("--seed", int, 0, "N", "of the sampling (%(default)s)")
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        return [int(size) for size in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 1024,4096") from None

@@ -1,0 +1,82 @@
+"""`generate`: decode after one prompt, and what happened in every cycle."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+
+from vocabtrim_core.commands import loading
+from vocabtrim_core.commands.printing import printable
+from vocabtrim_core.decoding.engine import generate
+from vocabtrim_core.drafters import Drafter
+from vocabtrim_core.drafters.independent import IndependentDrafter
+from vocabtrim_core.embedded import Progress
+from vocabtrim_core.evaluation.comparison import Run
+from vocabtrim_core.models import load_pair
+from vocabtrim_core.prompts import typed_prompt
+
+
+def run(arguments: Namespace, report: Progress) -> dict:
+    """Decode with the target alone or with a trimmed drafter."""
+    prompt = typed_prompt(arguments.prompt)
+    settings = loading.generation_settings(arguments)
+    drafter: Drafter | None = None
+    pair = k = None
+    if arguments.method == "vanilla":
+        target, tokenizer = loading.open_target(arguments.target, arguments.dtype, report)
+    else:
+        counts = loading.open_counts(arguments.counts)
+        pair = load_pair(arguments.target, arguments.drafter, arguments.dtype, on_progress=report)
+        target, tokenizer = pair.target, pair.tokenizer
+        ranking = loading.rank_for(pair, counts, arguments.counts)
+        k = loading.choose_k(ranking, arguments.k)
+        head = loading.ranked_head(pair, ranking)
+        drafter = IndependentDrafter(pair.drafter.new_backbone(), head, k, pair.drafter.max_length)
+    stop = loading.stop_condition(target, tokenizer, arguments)
+    prompt_ids = tokenizer.encode_prompt(prompt.text)
+
+    cycles = []
+    tokens = 0
+    for cycle in generate(target, drafter, prompt_ids, settings, stop):
+        cycles.append(cycle)
+        tokens += len(cycle.emitted_ids)
+        report(tokens / settings.max_new_tokens, f"{tokens:,} tokens")
+    done = Run(tuple(cycles))
+    finish = cycles[-1].finish
+    drafted = sum(len(cycle.drafted_ids) for cycle in cycles)
+    spoken = done.token_ids[:-1] if finish == "eos" else done.token_ids
+    return {
+        "token_ids": done.token_ids,
+        "text": stop.trimmed(tokenizer.decode(spoken)),
+        "finish": finish,
+        "cycles": len(cycles),
+        "acceptance_length": tokens / len(cycles),
+        "acceptance_rate": sum(cycle.accepted for cycle in cycles) / drafted if drafted else None,
+        "tokens_per_second": done.tokens_per_second,
+        "prompt_tokens": len(prompt_ids),
+        "prefill_seconds": cycles[0].times.prefill,
+        "settings": {
+            "target": target.name,
+            "drafter": None if pair is None else pair.drafter.name,
+            "method": arguments.method,
+            "k": k,
+            "gamma": None if drafter is None else settings.gamma,
+            "max_new_tokens": settings.max_new_tokens,
+            "dtype": arguments.dtype,
+            **asdict(settings.sampling),
+        },
+        "events": [asdict(cycle) for cycle in cycles],
+    }
+
+
+def describe(result: dict) -> str:
+    """The text, then a line of figures."""
+    rate = result["acceptance_rate"]
+    tokens = len(result["token_ids"])
+    figures = (
+        f"{tokens:,} tokens in {result['cycles']:,} cycles at {result['tokens_per_second']:.1f} tokens per second; "
+        f"acceptance length {result['acceptance_length']:.2f}"
+    )
+    figures += "" if rate is None else f", acceptance rate {rate:.1%}"
+    ends = {"eos": "the model ended its answer", "stop string": "a stop string came", "length": "length limit reached"}
+    return f"{printable(result['text'])}\n\n[{figures}; {ends[result['finish']]}]"

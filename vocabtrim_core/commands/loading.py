@@ -1,0 +1,90 @@
+"""What several commands load: tokenizers, models, rankings, and decoding settings from the arguments."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from vocabtrim_core import defaults
+from vocabtrim_core.counting import TokenCounts
+from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.embedded import Progress, embedded_target_folder
+from vocabtrim_core.errors import SettingError, TokenizerError
+from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.hub import model_folder
+from vocabtrim_core.models import EMBEDDED, LanguageModel, ModelPair, load_model
+from vocabtrim_core.prompts import is_unicode
+from vocabtrim_core.sampling import SamplingSettings
+from vocabtrim_core.shipped import shipped_counts_path
+from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
+from vocabtrim_core.vocabulary import Ranking, check_k, forced_token_ids, rank_tokens
+
+
+def open_tokenizer(source: str, report: Progress) -> Tokenizer:
+    """The tokenizer of a folder, of a hub id or of the embedded target."""
+    return load_tokenizer(embedded_target_folder(report) if source == EMBEDDED else source)
+
+
+def open_target(source: str, dtype: str, report: Progress) -> tuple[LanguageModel, Tokenizer]:
+    """The target alone, as `load_pair` would load it."""
+    folder = embedded_target_folder(report) if source == EMBEDDED else model_folder(source)
+    tokenizer = load_tokenizer(folder)
+    model = load_model(folder, dtype)
+    return replace(model, eos_ids=tuple(sorted({*model.eos_ids, *tokenizer.eos_ids}))), tokenizer
+
+
+def open_counts(path: Path | None) -> TokenCounts:
+    """The counts at `path`, or the shipped ones."""
+    return TokenCounts.load(path or shipped_counts_path())
+
+
+def check_tokenizer(counts: TokenCounts, tokenizer: Tokenizer, path: Path | None) -> None:
+    """Refuse `counts`, which `open_counts(path)` gave, where another tokenizer made them."""
+    if counts.tokenizer_fingerprint == tokenizer.fingerprint:
+        return
+    if path is None:
+        raise SettingError(
+            f"No ranking is shipped for the tokenizer {tokenizer.name}. Count a corpus with it "
+            "(count FILE --tokenizer ... --out counts.npz) and give the result with --counts."
+        )
+    raise TokenizerError(
+        f"{path} was counted with another tokenizer ({counts.tokenizer_name}) than {tokenizer.name}. Count the corpus "
+        "again with this one."
+    )
+
+
+def rank_for(pair: ModelPair, counts: TokenCounts, path: Path | None) -> Ranking:
+    """The ranking by calibration counts, with what the pair must keep at its front."""
+    check_tokenizer(counts, pair.tokenizer, path)
+    forced = forced_token_ids(pair.tokenizer, pair.target.eos_ids)
+    name = Path(path or shipped_counts_path()).stem
+    return rank_tokens(counts.calibration, forced, name, pair.usable_vocab_size)
+
+
+def choose_k(ranking: Ranking, k: int | None) -> int:
+    """The k that was asked for, where the ranking has it, or the default."""
+    return check_k(ranking, min(defaults.KEPT_TOKENS, ranking.vocab_size) if k is None else k)
+
+
+def ranked_head(pair: ModelPair, ranking: Ranking) -> RankedHead:
+    """The drafter's head in the order of the ranking."""
+    return pair.drafter.head.reordered(torch.from_numpy(ranking.ids))
+
+
+def generation_settings(arguments: Namespace) -> GenerationSettings:
+    """The decoding options as settings. SettingError where one is out of its range."""
+    if not all(stop and is_unicode(stop) for stop in arguments.stop):
+        raise SettingError("A stop string is empty or not valid Unicode text. Leave --stop out, or give it some text.")
+    sampling = SamplingSettings(
+        arguments.temperature, arguments.top_k, arguments.top_p, arguments.min_p, arguments.seed
+    )
+    return GenerationSettings(arguments.gamma, arguments.max_new_tokens, sampling)
+
+
+def stop_condition(target: LanguageModel, tokenizer: Tokenizer, arguments: Namespace) -> StopCondition:
+    """Stop at the target's end-of-sequence tokens and at the strings that were given."""
+    return StopCondition(frozenset(target.eos_ids), tuple(arguments.stop), tokenizer.decode)

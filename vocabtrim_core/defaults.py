@@ -1,0 +1,12 @@
+"""What is used where nothing is chosen, by the command line and the pages alike.
+
+A module without imports, so that `--help` need not wait for torch.
+"""
+
+KEPT_TOKENS = 4096  # k
+COVERAGE_SIZES = (1024, 4096, 16384)  # k
+GAMMA = 3
+MAX_NEW_TOKENS = 128
+REPEATS = 3
+HOLDOUT = 0.1
+DTYPES = ("float32", "bfloat16")
