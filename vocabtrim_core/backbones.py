@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 
 from vocabtrim_core.errors import ModelError
 
@@ -31,7 +31,7 @@ class Backbone(Protocol):
 class TransformersBackbone:
     """Any `transformers` body (a causal LM without its head) with a croppable cache."""
 
-    def __init__(self, body: torch.nn.Module) -> None:
+    def __init__(self, body: PreTrainedModel) -> None:
         self._body = body
         self.reset()
 

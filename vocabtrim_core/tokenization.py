@@ -7,7 +7,6 @@ in corpora and in prompts: only a chat template may produce control tokens.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from vocabtrim_core.errors import TokenizerError
+from vocabtrim_core.hub import first_line, model_folder, quiet_transformers
 
 Message = Mapping[str, str]
 
@@ -28,8 +28,9 @@ class Tokenizer:
     """A tokenizer with what the project needs to know of it.
 
     `vocab_size` is its largest id + 1 (a model may pad beyond it). `control_ids` are the tokens that steer a model
-    rather than spell text (turn marks, tool calls, padding), ascending. `fingerprint` is the sha256 of its vocabulary, merges, normalisation, splitting, added tokens and chat
-    template: two tokenizers with the same fingerprint count the same text alike, wherever they were loaded from.
+    rather than spell text (turn marks, tool calls, padding), ascending. `fingerprint` is the sha256 of its vocabulary,
+    merges, normalisation, splitting, added tokens and chat template: two tokenizers with the same fingerprint count the
+    same text alike, wherever they were loaded from.
     """
 
     name: str
@@ -56,11 +57,15 @@ class Tokenizer:
     def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> list[int]:
         """Token ids of a chat rendered with the chat template, whose control tokens are control tokens.
 
-        Control-token text inside a message stays text. Raises `TokenizerError` where there is no template or it
-        refuses the messages.
+        Control-token text inside a message stays text. Raises `TokenizerError` where there is no template, it
+        refuses the messages, or a role holds such text.
         """
         if not self.has_chat_template:
             raise TokenizerError(f"The tokenizer {self.name} has no chat template. Use plain text instead of a chat.")
+        if any(text in message.get("role", "") for message in messages for text in self.control_texts):
+            raise TokenizerError(
+                "A role of the chat holds a control token. Use a plain role such as user or assistant."
+            )
         contents = [message["content"] for message in messages]
         if any(text in content for content in contents for text in self.control_texts):
             return self._encode_around(messages, add_generation_prompt)
@@ -90,7 +95,7 @@ class Tokenizer:
             rendered = self._chat.apply_chat_template(
                 [dict(message) for message in messages], tokenize=False, add_generation_prompt=add_generation_prompt
             )
-        except (TemplateError, TypeError, KeyError) as error:
+        except (TemplateError, TypeError, KeyError, ValueError) as error:
             raise TokenizerError(f"The chat template of {self.name} refuses these messages: {error}.") from error
         return str(rendered)
 
@@ -117,17 +122,24 @@ class Tokenizer:
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
-    """The tokenizer of a folder with `tokenizer.json`, or of a hub id. Raises `TokenizerError` with what to do."""
-    name = str(source)
-    if Path(name).is_dir() and not (Path(name) / "tokenizer.json").is_file():
-        raise TokenizerError(f"{name} has no tokenizer.json. Give the folder of a model saved with its fast tokenizer.")
+    """The tokenizer of a folder with `tokenizer.json`, or of a hub id.
+
+    Raises `ModelError` where there is no such folder or hub model, `TokenizerError` where it has no usable tokenizer.
+    """
+    folder = model_folder(source, weights=False)
+    name = folder.name if Path(source).expanduser().is_dir() else str(source)
+    if not (folder / "tokenizer.json").is_file():
+        raise TokenizerError(
+            f"{source} has no tokenizer.json. Give the folder of a model saved with its fast tokenizer."
+        )
     try:
-        chat = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        with quiet_transformers():
+            chat = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     # The library raises whatever its backends raise (OSError, ValueError, a bare Exception from the Rust side).
     except Exception as error:
         raise TokenizerError(
-            f"No tokenizer could be loaded from {name}: {_first_line(error)} Give a folder with tokenizer.json or a "
-            "model hub id that this machine reaches."
+            f"The tokenizer in {source} could not be loaded: {first_line(error)} Give the folder of a model saved with "
+            "its fast tokenizer."
         ) from error
     backend = getattr(chat, "backend_tokenizer", None)
     if backend is None:
@@ -170,8 +182,3 @@ def _plain_form(definition: dict, control: frozenset[int]) -> tokenizers.Tokeniz
     )
     plain.encode_special_tokens = True
     return plain
-
-
-def _first_line(error: Exception) -> str:
-    text = next(itertools.chain((line.strip() for line in str(error).splitlines() if line.strip()), [""]))
-    return text if text.endswith(".") else f"{text}."

@@ -53,7 +53,7 @@ def forced_token_ids(tokenizer: Tokenizer, eos_ids: Iterable[int] = ()) -> np.nd
 
 
 def rank_tokens(counts: np.ndarray, forced: Iterable[int], name: str, usable: int | None = None) -> Ranking:
-    """Rank by descending count, ties by ascending id, forced tokens first (FR-Spec section 3.1; order as in speculators).
+    """Rank by descending count, ties by ascending id, forced tokens first (FR-Spec section 3.1; speculators' order).
 
     `counts` is int64[V]. `usable` cuts the ids to those that target, drafter and tokenizer all have (padded
     vocabularies); counts of ids beyond it are not ranked.

@@ -1,1 +1,1 @@
-"""Lossless speculative decoding: laws (sampling), the accept rule (verification), where to stop, and the loop (engine)."""
+"""Lossless speculative decoding: the accept rule (verification), where to stop (stopping), and the loop (engine)."""

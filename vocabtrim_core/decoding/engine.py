@@ -40,7 +40,7 @@ class GenerationSettings:
 
 @dataclass(frozen=True)
 class CycleTimes:
-    """Seconds of one cycle. `prefill` (the prompt, both models) is set in the first cycle and is not part of `total`."""
+    """Seconds of one cycle. `prefill` (the prompt, both models) is set in the first cycle and not part of `total`."""
 
     drafter_body: float
     drafter_head: float

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+from vocabtrim_core.errors import SettingError
+
+Ending = Literal["eos", "stop string"]
 
 # Tokens decoded beyond the longest stop string, so that pieces of one character are whole.
 SLACK_TOKENS = 8
@@ -11,15 +16,18 @@ SLACK_TOKENS = 8
 
 @dataclass(frozen=True)
 class StopCondition:
-    """Stops after any of `eos_ids`, and after the token that completes one of `stop_strings`."""
+    """Stops after any of `eos_ids`, and after the token that completes one of `stop_strings` (which need `decode`)."""
 
     eos_ids: frozenset[int]
     stop_strings: tuple[str, ...] = ()
     decode: Callable[[Sequence[int]], str] | None = None
 
-    def kept(self, before: Sequence[int], block: Sequence[int]) -> tuple[int, str | None]:
-        """How many tokens of `block` belong to the output that so far is `before`, and why it ends ("eos",
-        "stop string") or None."""
+    def __post_init__(self) -> None:
+        if "" in self.stop_strings:
+            raise SettingError("A stop string is empty, so it would end every text at once. Leave it out.")
+
+    def kept(self, before: Sequence[int], block: Sequence[int]) -> tuple[int, Ending | None]:
+        """How many tokens of `block` belong to the output that so far is `before`, and why it ends, or None."""
         for count, token in enumerate(block, start=1):
             if token in self.eos_ids:
                 return count, "eos"

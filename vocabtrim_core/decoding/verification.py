@@ -1,4 +1,4 @@
-"""The accept rule of a drafted chain: what keeps the output exactly the target's (Leviathan et al., 2023, algorithm 1)."""
+"""The accept rule of a drafted chain, which keeps the output exactly the target's (Leviathan et al. 2023)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,11 @@ def verify_sampled(
     kept: torch.Tensor,
     generator: torch.Generator,
 ) -> Verdict:
-    """Speculative sampling. `target_laws` [g + 1, V], `drafted` and `ranks` int64[g], `draft_laws` [g, k], `kept` int64[k]."""
+    """Speculative sampling, position by position.
+
+    `target_laws` float32[g + 1, V]; `drafted` int64[g] target ids, drawn as columns `ranks` int64[g] of `draft_laws`
+    float32[g, k], whose columns are the target ids `kept` int64[k].
+    """
     for position, (token, rank) in enumerate(zip(drafted.tolist(), ranks.tolist(), strict=True)):
         target_prob, draft_prob = float(target_laws[position, token]), float(draft_laws[position, rank])
         if float(torch.rand((), generator=generator)) >= acceptance_probability(target_prob, draft_prob):

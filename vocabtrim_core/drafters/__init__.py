@@ -14,10 +14,10 @@ from vocabtrim_core.sampling import SamplingSettings
 class Draft:
     """A proposed chain of g tokens.
 
-    `ids` int64[g] are target ids; `probs` float32[g] the probability that the drafter gave each of them. With sampling,
-    `laws` float32[g, k] are the distributions that they were drawn from, over the kept tokens in rank order, and `ranks`
-    int64[g] the drawn columns; greedy drafts have no laws. Seconds are split into the body and the head, the latter with
-    everything that grows with k: softmax, filters, choosing.
+    `ids` int64[g] are target ids; `probs` float32[g] is the probability that the drafter gave each of them. With
+    sampling, `laws` float32[g, k] are the distributions that they were drawn from, over the kept tokens in rank order,
+    and `ranks` int64[g] are the drawn columns; greedy drafts have no laws. Seconds are those of the body and those of
+    the head, the latter with everything that grows with k: softmax, filters, choosing.
     """
 
     ids: torch.Tensor

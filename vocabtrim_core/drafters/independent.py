@@ -7,9 +7,9 @@ import time
 import torch
 
 from vocabtrim_core.backbones import Backbone
-from vocabtrim_core.sampling import SamplingSettings, draw, law, probability_of
 from vocabtrim_core.drafters import Draft
 from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.sampling import SamplingSettings, draw, law, probability_of
 
 
 class IndependentDrafter:

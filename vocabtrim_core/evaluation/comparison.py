@@ -95,8 +95,11 @@ class MethodFigures:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where a method's greedy output first leaves vanilla's: token `position` of the output of `prompt`, vanilla's token
-    and the other (None where one had ended), and by how much the target's logits prefer vanilla's."""
+    """Where a method's greedy output first leaves vanilla's: token `position` of the output of `prompt`.
+
+    `vanilla_id` and `other_id` are the two tokens (None where one output had ended), `logit_margin` is by how much the
+    target's logits prefer vanilla's.
+    """
 
     prompt: int
     method: Method
@@ -155,16 +158,15 @@ def summarise(contest: Contest, prompts: Sequence[list[int]], runs: Mapping[Turn
         for method in METHODS
         if any(turn.method == method for turn in done)
     }
-    identical, differences = None, ()
-    if contest.settings.sampling.greedy:
-        differences = tuple(_differences(contest.pair.target, prompts, done))
-        identical = not differences
+    greedy = contest.settings.sampling.greedy
+    differences = tuple(_differences(contest.pair.target, prompts, done)) if greedy else ()
+    identical = not differences if greedy else None
     return Comparison(figures, identical, differences, len({turn.repeat for turn in done}))
 
 
 def _speeds(done: Mapping[Turn, Run]) -> list[dict[Method, float]]:
     """Tokens per second by method, for each repeat."""
-    speeds = []
+    speeds: list[dict[Method, float]] = []
     for repeat in sorted({turn.repeat for turn in done}):
         here = {turn: run for turn, run in done.items() if turn.repeat == repeat}
         methods = [method for method in METHODS if any(turn.method == method for turn in here)]
@@ -180,9 +182,8 @@ def _figures(method: Method, runs: list[Run], speeds: list[dict[Method, float]])
     cycles = [cycle for run in runs for cycle in run.cycles]
     drafted = sum(len(cycle.drafted_ids) for cycle in cycles)
     rejected = [cycle for cycle in cycles if cycle.own_token == "correction"]
-    mean = CycleTimes(
-        **{part.name: sum(getattr(cycle.times, part.name) for cycle in cycles) / len(cycles) for part in fields(CycleTimes)}
-    )
+    parts = {part.name: [getattr(cycle.times, part.name) for cycle in cycles] for part in fields(CycleTimes)}
+    mean = CycleTimes(**{name: sum(seconds) / len(cycles) for name, seconds in parts.items()})
     own = [speed[method] for speed in speeds if method in speed] or [run.tokens_per_second for run in runs]
 
     def speedup(over: Method) -> Spread | None:
