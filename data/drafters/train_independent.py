@@ -109,20 +109,23 @@ def soft_cross_entropy(
 
 
 @torch.inference_mode()
-def agreement(body: LlamaModel, head: torch.Tensor, data: Data) -> dict[str, float]:
-    """Share of held-out answer positions where the drafter's argmax is the target's, over all and by task."""
+def agreement(body: LlamaModel, head: torch.Tensor, data: Data, rows: int | None = None) -> dict[str, float]:
+    """Share of held-out answer positions where the drafter's argmax is the target's, over all and by task.
+
+    Each position is drafted with the target's own text before it, so this is the greedy acceptance of a first drafted
+    token. `rows` limits it to that many rows.
+    """
     right: dict[str, int] = {}
     total: dict[str, int] = {}
     body.eval()
-    for batch in data.batches(data.held_out, 8192):
-        for i in batch:
-            ids, positions, top_ids, _ = data.batch([i], answers_only=True)
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                hidden = body(ids).last_hidden_state[positions]
-                hits = int(((hidden @ head.T).argmax(-1) == top_ids[:, 0]).sum())
-            for key in ("all", data.rows[i].task):
-                right[key] = right.get(key, 0) + hits
-                total[key] = total.get(key, 0) + len(top_ids)
+    for i in data.held_out[:rows]:
+        ids, positions, top_ids, _ = data.batch([i], answers_only=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            hidden = body(ids, use_cache=False).last_hidden_state[positions]  # [N, H]
+            hits = int(((hidden @ head.T).argmax(-1) == top_ids[:, 0]).sum())
+        for key in ("all", data.rows[i].task):
+            right[key] = right.get(key, 0) + hits
+            total[key] = total.get(key, 0) + len(top_ids)
     body.train()
     return {key: right[key] / total[key] for key in sorted(total)}
 
@@ -189,7 +192,7 @@ def train(arguments: argparse.Namespace) -> None:
                 )
             if spent > next_report:
                 next_report += arguments.report_every * 60
-                found = agreement(body, head, data)
+                found = agreement(body, head, data, rows=60)
                 save(body, arguments.out, {"layers": layers, "tokens": seen, "minutes": spent / 60, "agreement": found})
                 print(json.dumps(found), flush=True)
         else:
