@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from copy import deepcopy
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
 from vocabtrim_core.decoding.engine import Cycle, GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
@@ -38,27 +39,20 @@ def llama_config(vocab_size: int = 32, layers: int = 2, context: int = 256) -> L
 
 def causal_lm(seed: int, config: PreTrainedConfig | None = None, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A random model, always the same for a seed."""
-    config = llama_config() if config is None else config
-    torch.manual_seed(seed)
-    kind = LlamaForCausalLM if isinstance(config, LlamaConfig) else _class_of(config)
-    return kind(config).eval().to(dtype).requires_grad_(False)
-
-
-def _class_of(config: PreTrainedConfig) -> type[PreTrainedModel]:
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(llama_config() if config is None else config)
+    return model.eval().to(dtype).requires_grad_(False)
 
 
 def disturbed(model: PreTrainedModel, noise: float, seed: int = 1) -> PreTrainedModel:
     """A copy with `noise` added to its weights, in units of their spread: a drafter that agrees now and then."""
-    copy = type(model)(model.config).eval().to(model.dtype).requires_grad_(False)
-    copy.load_state_dict(model.state_dict())
+    copy = deepcopy(model)
     generator = torch.Generator().manual_seed(seed)
     for parameter in copy.parameters():
         if parameter.dim() > 1:
             spread = noise * float(parameter.std())
-            parameter += spread * torch.randn(parameter.shape, generator=generator).to(parameter.dtype)
+            parameter += spread * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
     return copy
 
 

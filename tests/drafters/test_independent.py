@@ -1,0 +1,116 @@
+"""The independent drafter: what it proposes, under which law, and that it follows what became of its drafts."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.toys import causal_lm, drafter_of, language_model
+from vocabtrim_core.drafters.independent import IndependentDrafter
+from vocabtrim_core.sampling import SamplingSettings, law
+
+VOCAB, K = 32, 12
+GREEDY, SAMPLED = SamplingSettings(), SamplingSettings(temperature=0.8, top_p=0.9, top_k=9, min_p=0.01)
+MODEL = language_model(causal_lm(0, dtype=torch.float64))
+RANKING = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))
+NO_STATES = torch.empty(0)
+
+
+def new_drafter(k: int = K) -> IndependentDrafter:
+    return drafter_of(MODEL, RANKING, k)
+
+
+def kept_logits(text: Sequence[int], k: int = K) -> torch.Tensor:
+    """Logits [k] of the kept tokens after a text, from one pass without a cache."""
+    with torch.inference_mode():
+        states = MODEL.body(input_ids=torch.tensor([list(text)]), use_cache=False).last_hidden_state[0, -1:]
+        return MODEL.head.logits(states)[0, RANKING[:k]]
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.mark.parametrize("prompt", [[7], [1, 2, 3, 4]])
+def test_a_greedy_draft_is_the_best_kept_token_each_time(prompt: list[int]) -> None:
+    """Bug: ranks fed back as if they were target ids; a prompt of one token lost; the draft not over the kept set."""
+    drafter = new_drafter()
+    drafter.begin(torch.tensor(prompt), None)
+    draft = drafter.propose(5, GREEDY, generator())
+    assert draft.laws is None
+    text = list(prompt)
+    for token, rank, prob in zip(draft.ids.tolist(), draft.ranks.tolist(), draft.probs.tolist(), strict=True):
+        logits = kept_logits(text)
+        assert rank == int(logits.argmax()) and token == int(RANKING[rank])
+        assert prob == pytest.approx(float(logits.softmax(-1)[rank]), rel=1e-4)
+        text.append(token)
+    assert set(draft.ids.tolist()) <= set(drafter.kept.tolist())
+
+
+def test_a_sampled_draft_tells_the_law_that_it_was_drawn_from() -> None:
+    """Bug: laws over other tokens, unwarped, or not renormalised on the kept set; drawn ids that are not their ranks."""
+    drafter = new_drafter()
+    drafter.begin(torch.tensor([3, 4, 5]), None)
+    draft = drafter.propose(6, SAMPLED, generator())
+    assert draft.laws is not None and draft.laws.shape == (6, K) and draft.laws.dtype == torch.float32
+    text = [3, 4, 5]
+    for position, (token, rank) in enumerate(zip(draft.ids.tolist(), draft.ranks.tolist(), strict=True)):
+        expected = law(kept_logits(text)[None], SAMPLED)[0]
+        torch.testing.assert_close(draft.laws[position], expected)
+        assert token == int(RANKING[rank])
+        assert float(draft.probs[position]) == float(draft.laws[position, rank]) > 0
+        text.append(token)
+
+
+def test_a_draft_depends_on_its_generator_only() -> None:
+    """Bug: the global random state used for drafting."""
+    drafts = []
+    for _ in range(2):
+        drafter = new_drafter()
+        drafter.begin(torch.tensor([3, 4]), None)
+        drafts.append(drafter.propose(8, SAMPLED, generator()).ids.tolist())
+        torch.manual_seed(len(drafts))
+    assert drafts[0] == drafts[1]
+
+
+@settings(max_examples=40)
+@given(
+    prompt=st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=4),
+    cycles=st.lists(st.tuples(st.integers(1, 8), st.integers(0, 8), st.integers(0, VOCAB - 1)), max_size=6),
+    sampling=st.sampled_from([GREEDY, SAMPLED]),
+)
+def test_the_cache_stays_in_step_with_the_text(
+    prompt: list[int], cycles: list[tuple[int, int, int]], sampling: SamplingSettings
+) -> None:
+    """Bug: a rewind that is one token off at some accepted count; the last token of a wholly accepted draft, which was
+    never fed, missing from the cache. Also for corrections that the drafter does not keep."""
+    drafter, drawing = new_drafter(), generator()
+    drafter.begin(torch.tensor(prompt), None)
+    text = list(prompt)
+    for gamma, accepted, next_id in cycles:
+        draft = drafter.propose(gamma, sampling, drawing)
+        accepted = min(accepted, gamma)
+        drafter.settle(accepted, next_id, NO_STATES)
+        text += [*draft.ids.tolist()[:accepted], next_id]
+    probe = drafter.propose(1, SamplingSettings(temperature=1), drawing)
+    assert probe.laws is not None
+    torch.testing.assert_close(probe.laws[0], kept_logits(text).softmax(-1).float())
+
+
+def test_a_drafter_can_begin_again() -> None:
+    """Bug: a second prompt is drafted after the first one's text."""
+    drafter = new_drafter()
+    for prompt in ([1, 2, 3], [4], [9, 8]):
+        drafter.begin(torch.tensor(prompt), None)
+        draft = drafter.propose(2, GREEDY, generator())
+        assert int(draft.ids[0]) == int(RANKING[int(kept_logits(prompt).argmax())])
+
+
+def test_times_are_split_and_not_negative() -> None:
+    """Bug: the head's time counted as the body's, or a clock read twice."""
+    drafter = new_drafter()
+    drafter.begin(torch.tensor([1, 2]), None)
+    draft = drafter.propose(3, GREEDY, generator())
+    assert draft.body_seconds > 0 and draft.head_seconds > 0

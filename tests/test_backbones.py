@@ -1,0 +1,110 @@
+"""Model bodies behind the adapter: blocks, single tokens and rewinds give the states of one pass over the whole text."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import Gemma2Config, GPT2Config, Lfm2Config, MambaConfig, MistralConfig, PreTrainedConfig
+
+from tests.toys import causal_lm, llama_config
+from vocabtrim_core.backbones import TransformersBackbone
+from vocabtrim_core.errors import ModelError
+
+VOCAB, WINDOW, LENGTH = 32, 8, 40
+BASE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.2,
+    "pad_token_id": 0,
+}
+CONFIGS: dict[str, PreTrainedConfig] = {
+    "llama": llama_config(VOCAB),
+    "mistral, every layer with a window": MistralConfig(**BASE, head_dim=8, sliding_window=WINDOW),
+    "gemma2, every other layer with a window": Gemma2Config(**BASE, head_dim=8, sliding_window=WINDOW),
+    "gpt2, learned positions": GPT2Config(vocab_size=VOCAB, n_embd=32, n_layer=2, n_head=4, n_positions=128),
+    "lfm2, short convolutions": Lfm2Config(**BASE, layer_types=["conv", "full_attention"]),
+}
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def body(request: pytest.FixtureRequest) -> torch.nn.Module:
+    return causal_lm(0, CONFIGS[request.param], torch.float64).base_model
+
+
+def text(seed: int = 0) -> torch.Tensor:
+    return torch.randint(1, VOCAB, (LENGTH,), generator=torch.Generator().manual_seed(seed))
+
+
+def whole(body: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode():
+        return body(input_ids=ids[None], use_cache=False).last_hidden_state[0]
+
+
+@settings(max_examples=15)
+@given(steps=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 8), st.booleans()), min_size=8, max_size=16))
+def test_blocks_and_rewinds_leave_no_trace(body: torch.nn.Module, steps: list[tuple[int, int, bool]]) -> None:
+    """Bug: a rewind one token off; sliding-window layers that have dropped what a rewind needs; positions that go on
+    from before the rewind. Blocks of right tokens are followed by wrong ones, which are taken back."""
+    ids = text()
+    expected = whole(body, ids)
+    backbone = TransformersBackbone(body)
+    done = 0
+    for right, wrong, singly in steps:
+        right = min(right, LENGTH - done)
+        if not right:
+            break
+        block = torch.cat([ids[done : done + right], text(seed=1)[:wrong]])
+        # A target runs a block at once, a drafter token by token.
+        hidden = torch.cat([backbone.run(token[None]) for token in block]) if singly else backbone.run(block)
+        # Gemma computes some of it in float32, whatever the dtype.
+        torch.testing.assert_close(hidden[:right], expected[done : done + right], atol=1e-5, rtol=1e-5)
+        backbone.rewind(wrong)
+        done += right
+        assert backbone.length == done
+
+
+def test_reset_forgets_the_text_before(body: torch.nn.Module) -> None:
+    """Bug: a second prompt is read after the first one."""
+    backbone = TransformersBackbone(body)
+    backbone.run(text(seed=1))
+    backbone.reset()
+    assert backbone.length == 0
+    torch.testing.assert_close(backbone.run(text()), whole(body, text()), atol=1e-5, rtol=1e-5)
+
+
+def test_two_backbones_of_one_body_do_not_meet() -> None:
+    """Bug: the cache belongs to the model, so that target and drafter of one model mix their texts."""
+    body = causal_lm(0).base_model
+    first, second = TransformersBackbone(body), TransformersBackbone(body)
+    first.run(text()[:5])
+    assert second.length == 0
+    torch.testing.assert_close(second.run(text()[:3]), whole(body, text()[:3]))
+
+
+def test_rewinding_nothing_keeps_everything_and_too_much_is_a_bug() -> None:
+    """Bug: rewind(0) drops the whole cache (`cache.crop(0)`); a rewind beyond the start passes unnoticed."""
+    backbone = TransformersBackbone(causal_lm(0).base_model)
+    backbone.run(text()[:5])
+    backbone.rewind(0)
+    assert backbone.length == 5
+    torch.testing.assert_close(backbone.run(text()[5:6])[0], whole(causal_lm(0).base_model, text()[:6])[5])
+    with pytest.raises(ValueError, match="cannot rewind 7 of 6"):
+        backbone.rewind(7)
+    with pytest.raises(ValueError, match="cannot rewind"):
+        backbone.rewind(-1)
+    backbone.rewind(6)
+    assert backbone.length == 0
+
+
+def test_a_recurrent_state_that_cannot_be_rewound_is_refused() -> None:
+    """Bug: a state-space model goes on from a state that has read rejected tokens, and its text changes silently."""
+    body = causal_lm(0, MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2)).base_model
+    backbone = TransformersBackbone(body)
+    backbone.run(text()[:5])
+    with pytest.raises(ModelError, match="cannot be rewound"):
+        backbone.rewind(1)
