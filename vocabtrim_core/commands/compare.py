@@ -88,8 +88,8 @@ def describe(result: dict) -> str:
         "",
         verdict(result),
         _agreement(result),
-        f"k = {settings['k']:,} of {settings['vocab_size']:,}, gamma = {settings['gamma']}, prompts: {settings['prompts']}, "
-        f"repeats: {settings['repeats']}.",
+        f"k = {settings['k']:,} of {settings['vocab_size']:,}, gamma = {settings['gamma']}; "
+        f"prompts: {settings['prompts']}, repeats: {settings['repeats']}.",
         f"{machine['dtype']} on {machine['threads']} threads of {machine['cpu']}.",
     ]
     return "\n".join(lines)

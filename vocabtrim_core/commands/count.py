@@ -55,7 +55,7 @@ def describe(result: dict) -> str:
         *(f"  {file['name']}: {file['tokens']:,} tokens, {file['documents']:,} documents" for file in result["files"]),
     ]
     if result["bad_records"]:
-        lines += ["", f"{result['bad_records']:,} lines were skipped:"]
+        lines += ["", f"Lines skipped: {result['bad_records']:,}."]
         lines += [f"  {bad['file']}:{bad['line']}: {bad['reason']}" for bad in result["first_bad_records"]]
         if result["bad_records"] > len(result["first_bad_records"]):
             lines.append("  ...")
