@@ -59,7 +59,9 @@ def disturbed(model: PreTrainedModel, noise: float, seed: int = 1) -> PreTrained
 def language_model(model: PreTrainedModel, name: str = "tiny", max_length: int | None = None) -> LanguageModel:
     """The model taken apart."""
     weight = model.get_output_embeddings().weight
-    head = RankedHead(weight, torch.arange(len(weight)), soft_cap=getattr(model.config, "final_logit_softcapping", None))
+    head = RankedHead(
+        weight, torch.arange(len(weight)), soft_cap=getattr(model.config, "final_logit_softcapping", None)
+    )
     return LanguageModel(name, model.base_model, head, (), max_length or model.config.max_position_embeddings)
 
 

@@ -38,9 +38,7 @@ def one_by_one(stop: StopCondition, ids: list[int]) -> tuple[int, str | None]:
     eos=st.sets(st.integers(0, 3), max_size=1),
     stops=st.lists(st.text("abcd", min_size=1, max_size=3), max_size=2),
 )
-def test_blocks_end_where_single_tokens_end(
-    ids: list[int], cuts: list[int], eos: set[int], stops: list[str]
-) -> None:
+def test_blocks_end_where_single_tokens_end(ids: list[int], cuts: list[int], eos: set[int], stops: list[str]) -> None:
     """Bug: in a block of accepted tokens the end is found later, or not at all (a stop string across two blocks)."""
     stop = StopCondition(frozenset(eos), tuple(stops), letters)
     expected = one_by_one(stop, ids)

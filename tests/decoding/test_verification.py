@@ -119,9 +119,7 @@ def first_two_tokens(sampling: SamplingSettings, k: int, draws: int, recorded: s
             ranks.append(torch.multinomial(draft_law[contexts[-1]], 1, generator=generator)[:, 0])
             contexts.append(kept[ranks[-1]])
         context, rank = torch.stack(contexts, dim=1), torch.stack(ranks, dim=1)  # [n, g + 1], [n, g]
-        cases = zip(
-            unfinished, target_law[context], context[:, 1:], rank, told[context[:, :-1]], strict=True
-        )
+        cases = zip(unfinished, target_law[context], context[:, 1:], rank, told[context[:, :-1]], strict=True)
         for output, target_laws, drafted, drafted_ranks, draft_laws in cases:
             verdict = verify_sampled(target_laws, drafted, drafted_ranks, draft_laws, kept, generator)
             output += [*drafted[: verdict.accepted].tolist(), verdict.next_id]
