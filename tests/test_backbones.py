@@ -1,4 +1,4 @@
-"""Model bodies behind the adapter: blocks, single tokens and rewinds give the states of one pass over the whole text."""
+"""Model bodies behind the adapter: blocks, single tokens and rewinds give the states of one pass over the text."""
 
 import pytest
 import torch

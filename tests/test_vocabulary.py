@@ -48,7 +48,7 @@ def test_order_is_by_count_then_id_and_filler_comes_last(case: tuple[np.ndarray,
 
 @given(counts_and_forced(), st.data())
 def test_offsets_and_mask_describe_the_same_tokens(case: tuple[np.ndarray, list[int]], data: st.DataObject) -> None:
-    """Bug: `d2t` written as absolute ids, or ids not ascending, so that an EAGLE-3 reader maps drafts to other tokens."""
+    """Bug: `d2t` written as absolute ids, or ids not ascending: an EAGLE-3 reader maps drafts to other tokens."""
     ranking = rank_tokens(*case, "t")
     k = data.draw(st.integers(max(1, ranking.forced), ranking.vocab_size))
     vocabulary = draft_vocabulary(ranking, k)
@@ -97,7 +97,7 @@ def test_a_forced_id_outside_the_vocabulary_is_refused(forced: list[int]) -> Non
 
 @pytest.mark.parametrize("counted", [8, 12, 20])
 def test_padded_vocabularies_rank_only_what_all_sides_have(counted: int) -> None:
-    """Bug: counts longer or shorter than the models' vocabulary shift the ids or rank ids that a model does not have."""
+    """Bug: counts longer or shorter than the models' vocabulary shift the ids, or rank ids that a model lacks."""
     counts = np.arange(counted, dtype=np.int64)  # the higher the id, the more frequent
     ranking = rank_tokens(counts, [2], "t", usable=12)
     assert sorted(ranking.ids.tolist()) == list(range(12))

@@ -451,7 +451,7 @@ def test_the_test_rejects_unwarped_draft_probs(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("k", [8, 64, None])
 def test_a_pair_with_padded_vocabularies_decodes_the_targets_text(tiny_pair: ModelPair, k: int | None) -> None:
-    """Bug: a drafter whose vocabulary is padded further than the target's proposes ids that the target does not have."""
+    """Bug: a drafter padded further than its target proposes ids that the target does not have."""
     usable = tiny_pair.usable_vocab_size
     head = tiny_pair.drafter.head.reordered(torch.arange(usable).flip(0))
     prompt = tiny_pair.tokenizer.encode_prompt("The cat sat on the mat.")

@@ -49,7 +49,7 @@ def test_greedy_accepts_up_to_the_first_disagreement(case: tuple[list[int], list
 
 @given(seed=st.integers(0, 10_000), k=st.integers(1, VOCAB), same=st.booleans())
 def test_residual_law_is_a_law_over_the_full_vocabulary(seed: int, k: int, same: bool) -> None:
-    """Bug: negative entries (no clamp), not renormalised, or limited to the kept tokens; NaN where the laws are equal."""
+    """Bug: negative entries (no clamp), no renormalising, the kept tokens only; NaN where the laws are equal."""
     generator = torch.Generator().manual_seed(seed)
     target = (2 * torch.randn(VOCAB, generator=generator)).softmax(-1)
     kept = RANKING[:k]

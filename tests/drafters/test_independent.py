@@ -50,7 +50,7 @@ def test_a_greedy_draft_is_the_best_kept_token_each_time(prompt: list[int]) -> N
 
 
 def test_a_sampled_draft_tells_the_law_that_it_was_drawn_from() -> None:
-    """Bug: laws over other tokens, unwarped, or not renormalised on the kept set; drawn ids that are not their ranks."""
+    """Bug: laws unwarped, or not renormalised on the kept set; drawn ids that do not belong to their ranks."""
     drafter = new_drafter()
     drafter.begin(torch.tensor([3, 4, 5]), None)
     draft = drafter.propose(6, SAMPLED, generator())

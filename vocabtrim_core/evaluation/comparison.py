@@ -111,7 +111,8 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Figures by method. `identical` is None when sampling, where only the distribution is the same."""
+    """Figures by method. `identical` is None when sampling, where only the distribution is the same, and where nothing
+    has finished that could be compared with vanilla."""
 
     methods: dict[Method, MethodFigures]
     identical: bool | None
@@ -160,7 +161,8 @@ def summarise(contest: Contest, prompts: Sequence[list[int]], runs: Mapping[Turn
     }
     greedy = contest.settings.sampling.greedy
     differences = tuple(_differences(contest.pair.target, prompts, done)) if greedy else ()
-    identical = not differences if greedy else None
+    compared = any(_vanilla_of(turn) in done for turn in done if turn.method != "vanilla")
+    identical = not differences if greedy and compared else None
     return Comparison(figures, identical, differences, len({turn.repeat for turn in done}))
 
 
@@ -203,9 +205,13 @@ def _figures(method: Method, runs: list[Run], speeds: list[dict[Method, float]])
     )
 
 
+def _vanilla_of(turn: Turn) -> Turn:
+    return Turn(turn.repeat, turn.prompt, "vanilla")
+
+
 def _differences(target: LanguageModel, prompts: Sequence[list[int]], done: Mapping[Turn, Run]) -> Iterator[Difference]:
     for turn, run in sorted(done.items(), key=lambda item: (item[0].prompt, item[0].method, item[0].repeat)):
-        vanilla = done.get(Turn(turn.repeat, turn.prompt, "vanilla"))
+        vanilla = done.get(_vanilla_of(turn))
         if turn.method == "vanilla" or vanilla is None or vanilla.token_ids == run.token_ids:
             continue
         pairs = list(itertools.zip_longest(vanilla.token_ids, run.token_ids))
