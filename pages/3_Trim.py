@@ -1,0 +1,133 @@
+"""What the drafter's head costs at k, and what it keeps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import streamlit as st
+import torch
+
+from pages.components import charts, tokens
+from pages.components.resources import head_timings, machine_to_itself
+from pages.components.state import TRIM, Models, Workspace, load_models, page_setup, ready
+from pages.components.text import answer, errors_shown, megabytes
+from vocabtrim_core.evaluation.latency import HeadTiming
+
+NEIGHBOURS = 24
+
+
+def main() -> None:
+    workspace = ready(page_setup(TRIM))
+    with errors_shown():
+        models = load_models(workspace)
+        sentence = st.container()
+        figures = st.container()
+        timings = _timings(models)
+        times = {k: _time_at(timings, k) for k in (models.k, models.head.vocab_size)}
+        with sentence:
+            _sentence(models, times)
+        with figures:
+            _figures(models)
+        _chart(models, timings, times[models.k])
+        _tokens(workspace, models)
+
+
+def _timings(models: Models) -> list[HeadTiming]:
+    number = st.session_state.setdefault("_measurement", 0)
+    with machine_to_itself(), st.spinner("Timing the head at several k (some seconds, once)"):
+        return head_timings(models.key, models.ranking.digest, torch.get_num_threads(), number, models.head)
+
+
+def _time_at(timings: list[HeadTiming], k: int) -> float:
+    """Seconds of a cold call at k, between the measured sizes by a straight line on log axes."""
+    sizes, medians = [timing.k for timing in timings], [timing.cold.median for timing in timings]
+    return float(np.exp(np.interp(np.log(k), np.log(sizes), np.log(medians))))
+
+
+def _sentence(models: Models, times: dict[int, float]) -> None:
+    k, full = models.k, models.head.vocab_size
+    answer(
+        "At k\u00a0=\u00a0{k} the head reads {kept} instead of {whole} a token ({share}) and takes about {time} "
+        "instead of {before} on this machine, {verdict}.",
+        k=f"{k:,}",
+        kept=megabytes(models.head.bytes_kept(k)),
+        whole=megabytes(models.head.bytes_kept(full)),
+        share=f"{k / full:.1%}",
+        time=f"{times[k] * 1e3:.2f} ms",
+        before=f"{times[full] * 1e3:.2f} ms",
+        verdict=f"{times[full] / times[k]:.1f} times as fast" if times[k] < times[full] else "no faster",
+    )
+
+
+def _figures(models: Models) -> None:
+    k, head, body = models.k, models.head, models.pair.drafter.parameters
+    full = head.vocab_size
+
+    def parameters(rows: int) -> int:
+        return rows * (head.hidden_size + (head.bias is not None))
+
+    table = pd.DataFrame(
+        {
+            "": ["rows", "parameters of the head", "bytes a pass reads", "share of the drafter's parameters"],
+            "full head": [
+                f"{full:,}",
+                f"{parameters(full):,}",
+                megabytes(head.bytes_kept(full)),
+                f"{parameters(full) / (parameters(full) + body):.1%}",
+            ],
+            f"k = {k:,}": [
+                f"{k:,}",
+                f"{parameters(k):,}",
+                megabytes(head.bytes_kept(k)),
+                f"{parameters(k) / (parameters(k) + body):.1%}",
+            ],
+            "saved": [
+                f"{1 - k / full:.1%}",
+                f"{parameters(full) - parameters(k):,}",
+                megabytes(head.bytes_kept(full) - head.bytes_kept(k)),
+                "",
+            ],
+        }
+    )
+    st.dataframe(table, hide_index=True)
+    st.caption(
+        f"The drafter's body has {body:,} parameters without its input embeddings, of which a pass reads one row a "
+        "token. The rows are kept in the order of the ranking, so trimming is taking the first k of them: nothing is "
+        "copied, and another k works at once."
+    )
+
+
+def _chart(models: Models, timings: list[HeadTiming], estimate: float) -> None:
+    title, button = st.columns([4, 1], vertical_alignment="bottom")
+    title.subheader("Time of one head call, one token", anchor=False)
+    if button.button("Measure again", icon=":material/timer:", width="stretch"):
+        st.session_state["_measurement"] += 1
+        st.rerun()
+    st.plotly_chart(charts.head_time(timings, models.k, estimate), alt="Head time against k")
+    st.caption(
+        f"Median of nine rounds with the lowest and the highest; {models.pair.drafter.name}, {models.key[2]}, "
+        f"CPU threads: {torch.get_num_threads()}. The diamond is read off the line at your k."
+    )
+
+
+def _tokens(workspace: Workspace, models: Models) -> None:
+    k, ids, counts = models.k, models.ranking.ids, workspace.corpus.counts.calibration
+    left, right = st.columns(2, gap="large")
+
+    def chips(chosen: np.ndarray) -> str:
+        notes = [f"{counts[token] if token < len(counts) else 0:,} times in the calibration text" for token in chosen]
+        return tokens.list_chips(workspace.tokenizer, chosen.tolist(), notes)
+
+    with left:
+        st.subheader(f"Always kept: {models.ranking.forced} forced tokens", anchor=False)
+        st.caption("Control tokens and ends of text. Every k keeps them, so that a trimmed drafter can end a text.")
+        st.html(chips(ids[: models.ranking.forced]))
+    with right:
+        st.subheader(f"Where k = {k:,} cuts", anchor=False)
+        st.caption("Last kept")
+        st.html(chips(ids[max(models.ranking.forced, k - NEIGHBOURS) : k]) if k > models.ranking.forced else "<p>—</p>")
+        st.caption("First dropped")
+        st.html(chips(ids[k : k + NEIGHBOURS]) if k < len(ids) else "<p>None: this k keeps every token.</p>")
+
+
+main()

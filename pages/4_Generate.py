@@ -1,0 +1,128 @@
+"""One prompt decoded by the target alone, with the full-vocabulary drafter, and with the trimmed one."""
+
+from __future__ import annotations
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from pages.components import charts, side_by_side, tokens
+from pages.components.resources import machine_to_itself
+from pages.components.side_by_side import Session
+from pages.components.state import GENERATE, Workspace, load_models, page_setup, ready
+from pages.components.text import answer, errors_shown
+from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.errors import SettingError
+from vocabtrim_core.evaluation.comparison import METHODS, Contest, Method, Turn
+
+EXAMPLES = {
+    "Explain": "Explain to a ten-year-old why the sky is blue and why sunsets are red.",
+    "Code": "Write a Python function that returns the n-th Fibonacci number, with a docstring and two examples.",
+    "Letter": "Write a short, friendly letter to a neighbour who has watered the plants during a holiday.",
+    "Summarise": "Summarise in two sentences: The lighthouse was built in 1874 on a rock that the sea covers twice a "
+    "day. Its keepers rowed out with every tide until 1962, when the lamp became automatic. Today volunteers keep "
+    "the tower, and visitors climb its 132 steps in summer.",
+    "Emoji": "Tell a tiny story about a cat 🐈 and a lighthouse, using several emojis.",
+}
+WHAT = {
+    "vanilla": "The target alone, one token a pass.",
+    "untrimmed": "Drafts from the whole vocabulary.",
+    "trimmed": "Drafts from the k tokens kept.",
+}
+
+
+def main() -> None:
+    workspace = ready(page_setup(GENERATE))
+    with errors_shown():
+        top = st.container()
+        st.session_state.setdefault("prompt", st.session_state.get("_prompt", EXAMPLES["Explain"]))
+        prompt = st.text_area("Prompt", key="prompt", height=110, max_chars=20_000)
+        st.session_state["_prompt"] = prompt
+        row = st.container(horizontal=True)
+        run = row.button("Run", type="primary", key="run", icon=":material/play_arrow:")
+        row.button("Stop", key="stop", disabled=not run, icon=":material/stop:")
+        for name, text in EXAMPLES.items():
+            row.button(name, key=f"example-{name}", type="tertiary", on_click=_take, args=(text,))
+        session = _start(workspace, prompt) if run else st.session_state.get("_side_by_side")
+        results = st.container()
+        columns = _columns(session, run)
+        if run:
+            with top:
+                answer("Running the three methods one after the other.")
+            with results:
+                _run(session, columns)
+        _report(session, top, results)
+
+
+def _take(text: str) -> None:
+    st.session_state["prompt"] = text
+
+
+def _start(workspace: Workspace, prompt: str) -> Session:
+    if not prompt.strip():
+        raise SettingError("The prompt is empty. Write something for the model to answer.")
+    models = load_models(workspace)
+    stop = StopCondition(frozenset(models.pair.target.eos_ids))
+    contest = Contest(models.pair, models.head, models.k, workspace.settings.generation, stop)
+    return Session(contest, workspace.settings, prompt, models.pair.tokenizer.encode_prompt(prompt))
+
+
+def _columns(session: Session | None, running: bool) -> dict[Method, DeltaGenerator]:
+    """The three columns with what is there so far; gives the place of each method's chips."""
+    places = {}
+    for method, column in zip(METHODS, st.columns(3, gap="medium"), strict=True):
+        with column:
+            k = f" to {session.contest.k:,}" if session and method == "trimmed" else ""
+            st.subheader(f"{charts.NAMES[method]}{k}", anchor=False)
+            st.caption(WHAT[method])
+            # Follows the text while it grows, and shows its beginning afterwards.
+            with st.container(border=True, height=400, autoscroll=running):
+                places[method] = st.empty()
+            if session:
+                places[method].html(side_by_side.chips(session, method))
+    st.html(tokens.legend(tokens.LEGEND))
+    return places
+
+
+def _run(session: Session, places: dict[Method, DeltaGenerator]) -> None:
+    """Decode while drawing. Any click reruns the page at the next drawing and so stops this; what there is stays."""
+    with machine_to_itself():
+        bar = st.progress(0.0, "Warming up")
+        st.session_state["_side_by_side"] = session
+        rounds, longest = session.settings.repeats * len(METHODS), session.settings.max_new_tokens
+
+        def draw(turn: Turn) -> None:
+            if turn.repeat == 0:
+                if len(session.cycles[turn]) == 1:
+                    bar.progress((len(session.cycles) - 1) / rounds, f"First run: {charts.NAMES[turn.method].lower()}")
+                places[turn.method].html(side_by_side.chips(session, turn.method))
+            else:
+                emitted = sum(len(cycle.emitted_ids) for cycle in session.cycles[turn])
+                done = (len(session.cycles) - 1 + emitted / longest) / rounds
+                text = f"Repeat {turn.repeat + 1} of {session.settings.repeats}: {charts.NAMES[turn.method].lower()}"
+                bar.progress(min(1.0, done), text)
+
+        session.run(draw)
+        session.summarise()
+    st.rerun()
+
+
+def _report(session: Session | None, top: DeltaGenerator, results: DeltaGenerator) -> None:
+    if session is None:
+        with top:
+            answer("Not measured yet. Press Run: each method answers the prompt in turn, and the speeds are compared.")
+        return
+    comparison = session.summarise()
+    with top:
+        if comparison is None:
+            answer("Stopped before a method had finished, so there is no speed to compare yet.")
+            return
+        side_by_side.sentence(session, comparison)
+    with results:
+        if not session.complete:
+            st.info("This run was stopped. The figures are of the runs that had finished.", icon=":material/stop:")
+        side_by_side.figures(comparison)
+        side_by_side.identity(session, comparison)
+    side_by_side.details(session, comparison)
+
+
+main()

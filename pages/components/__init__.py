@@ -1,0 +1,1 @@
+"""What the pages share: settings and loading (state), charts, token chips. They draw; the core computes."""

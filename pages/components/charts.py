@@ -1,0 +1,161 @@
+"""Figures: plain functions from numbers to plotly figures, readable on a light and on a dark page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from vocabtrim_core.decoding.engine import Cycle, CycleTimes
+from vocabtrim_core.evaluation.comparison import Method
+from vocabtrim_core.evaluation.latency import HeadTiming
+from vocabtrim_core.evaluation.spread import Spread
+from vocabtrim_core.zipf import ZipfFit, log_spaced_ranks
+
+TEAL, ORANGE, VIOLET, BLUE, GREY = "#17989a", "#dd8a1f", "#8f63d2", "#3d85d6", "#87959a"
+COLOURS: dict[Method, str] = {"vanilla": GREY, "untrimmed": BLUE, "trimmed": TEAL}
+NAMES: dict[Method, str] = {"vanilla": "Vanilla", "untrimmed": "Full vocabulary", "trimmed": "Trimmed"}
+PARTS = {"drafter_body": "drafter body", "drafter_head": "drafter head", "verification": "verification", "rest": "rest"}
+PART_COLOURS = (ORANGE, VIOLET, TEAL, GREY)
+
+
+def zipf(frequencies: np.ndarray, fit: ZipfFit | None, k: int) -> go.Figure:
+    """Count against rank, both on log axes. `frequencies` int64[distinct], largest first."""
+    ranks = log_spaced_ranks(len(frequencies))
+    figure = go.Figure()
+    counted = go.Scatter(
+        x=ranks, y=frequencies[ranks - 1], name="counted", mode="lines+markers", line_color=TEAL, marker_size=4
+    )
+    figure.add_trace(counted.update(hovertemplate="rank %{x:,}: %{y:,} times<extra></extra>"))
+    if fit is not None:
+        ends = log_spaced_ranks(fit.high, 60)
+        name = f"Zipf's law, exponent {fit.exponent:.2f}"
+        line = go.Scatter(x=ends, y=fit.counts(ends), name=name, mode="lines", line={"color": ORANGE, "dash": "dash"})
+        figure.add_trace(line.update(hoverinfo="skip"))
+    _mark_k(figure, k)
+    figure.update_xaxes(type="log", title="rank (1 = most frequent token)", dtick=1, tickformat=",")
+    figure.update_yaxes(type="log", title="times counted", dtick=1, tickformat=",")
+    return _finished(figure, 420)
+
+
+def coverage(
+    curves: Mapping[str, np.ndarray], k: int, marks: Mapping[str, Mapping[float, int | None]], lowest: int
+) -> go.Figure:
+    """Coverage against k, from `lowest`. `curves` by name, float64[V]; `marks` by name, the k that reaches each share.
+
+    The marks of the last curve are labelled.
+    """
+    figure = go.Figure()
+    labelled = next(reversed(curves))
+    for (name, curve), colour in zip(curves.items(), (GREY, TEAL), strict=False):
+        ranks = log_spaced_ranks(len(curve))
+        ranks = ranks[ranks >= min(lowest, len(curve))]
+        trace = go.Scatter(x=ranks, y=curve[ranks - 1], name=name, mode="lines", line={"color": colour, "width": 2.5})
+        figure.add_trace(trace.update(hovertemplate=f"k = %{{x:,}}: %{{y:.2%}} of the {name} text<extra></extra>"))
+        reached = {share: at for share, at in marks.get(name, {}).items() if at is not None}
+        points = go.Scatter(
+            x=list(reached.values()),
+            y=list(reached),
+            mode="markers+text" if name == labelled else "markers",
+            text=[f"{share:.0%}: {at:,}" for share, at in reached.items()],
+            textposition="bottom right",
+            marker={"color": colour, "size": 9, "symbol": "diamond"},
+            showlegend=False,
+            hovertemplate=f"%{{y:.0%}} of the {name} text at k = %{{x:,}}<extra></extra>",
+        )
+        figure.add_trace(points)
+    _mark_k(figure, k)
+    size = max(len(curve) for curve in curves.values())
+    ends = [math.log10(max(1, lowest)), math.log10(size) + 0.2]
+    figure.update_xaxes(type="log", title="k, tokens kept", dtick=1, tickformat=",", range=ends)
+    figure.update_yaxes(title="share of the text covered", tickformat=".0%", range=[0, 1.03])
+    return _finished(figure, 440)
+
+
+def head_time(timings: Sequence[HeadTiming], k: int, estimate: float) -> go.Figure:
+    """Milliseconds of one head call against k; `estimate` seconds at the chosen k, cold."""
+    figure = go.Figure()
+    sizes = [timing.k for timing in timings]
+    for name, colour, spreads in (
+        ("cold: after other work, as in a cycle", TEAL, [timing.cold for timing in timings]),
+        ("warm: in a loop", GREY, [timing.warm for timing in timings]),
+    ):
+        trace = go.Scatter(x=sizes, y=[spread.median * 1e3 for spread in spreads], name=name, mode="lines+markers")
+        trace.update(line_color=colour, error_y=_error(spreads, 1e3))
+        figure.add_trace(trace.update(hovertemplate="k = %{x:,}: %{y:.3f} ms<extra></extra>"))
+    marker = go.Scatter(x=[k], y=[estimate * 1e3], mode="markers", name="your k", showlegend=False)
+    marker.update(marker={"color": ORANGE, "size": 13, "symbol": "diamond"})
+    figure.add_trace(marker.update(hovertemplate="k = %{x:,}: about %{y:.3f} ms<extra></extra>"))
+    _mark_k(figure, k)
+    figure.update_xaxes(type="log", title="k, rows of the head", dtick=1, tickformat=",")
+    figure.update_yaxes(type="log", title="milliseconds a token", dtick=1)
+    return _finished(figure, 420)
+
+
+def emitted_by_cycle(runs: Mapping[Method, Sequence[Cycle]], gamma: int) -> go.Figure:
+    """Tokens that each cycle yielded, one row a method."""
+    figure = make_subplots(rows=len(runs), shared_xaxes=True, vertical_spacing=0.12)
+    for row, (method, cycles) in enumerate(runs.items(), start=1):
+        trace = go.Bar(y=[len(cycle.emitted_ids) for cycle in cycles], x=list(range(1, len(cycles) + 1)))
+        trace.update(name=NAMES[method], marker_color=COLOURS[method])
+        figure.add_trace(trace.update(hovertemplate="cycle %{x}: %{y} tokens<extra></extra>"), row, 1)
+    figure.update_xaxes(title="cycle", row=len(runs))
+    figure.update_yaxes(title="tokens", range=[0, gamma + 1], dtick=1 if gamma < 6 else 4)
+    return _finished(figure.update_layout(bargap=0.1), 320)
+
+
+def time_budget(times: Mapping[Method, CycleTimes]) -> go.Figure:
+    """Mean milliseconds of a cycle by what they were spent on, one bar a method."""
+    figure = go.Figure()
+    methods = list(times)[::-1]
+    for (part, name), colour in zip(PARTS.items(), PART_COLOURS, strict=True):
+        spent = [getattr(times[method], part) * 1e3 for method in methods]
+        trace = go.Bar(x=spent, y=[NAMES[method] for method in methods], name=name, orientation="h")
+        trace.update(marker_color=colour, hovertemplate=f"{name}: %{{x:.2f}} ms<extra></extra>")
+        figure.add_trace(trace)
+    figure.update_xaxes(title="milliseconds a cycle, mean")
+    figure.update_layout(barmode="stack", bargap=0.35, legend_traceorder="normal")
+    return _finished(figure, 320)
+
+
+def sparkline(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, log_y: bool, k: int) -> go.Figure:
+    """A small line without axes, x on a log axis, with k marked."""
+    figure = go.Figure(go.Scatter(x=x, y=y, mode="lines", line={"color": TEAL, "width": 2.5}, hoverinfo="skip"))
+    figure.add_vline(x=k, line={"color": ORANGE, "width": 1.5, "dash": "dot"})
+    figure.update_xaxes(type="log", visible=False)
+    figure.update_yaxes(type="log" if log_y else "linear", visible=False)
+    return figure.update_layout(height=110, margin={"l": 0, "r": 0, "t": 4, "b": 4}, showlegend=False)
+
+
+def share_bar(share: float) -> go.Figure:
+    """A bar of which `share` is filled."""
+    figure = go.Figure()
+    for value, colour in ((share, TEAL), (1 - share, "rgba(135, 149, 154, 0.25)")):
+        figure.add_trace(go.Bar(x=[value], y=[""], orientation="h", marker_color=colour, hoverinfo="skip"))
+    figure.update_xaxes(visible=False, range=[0, 1])
+    figure.update_yaxes(visible=False)
+    margin = {"l": 0, "r": 0, "t": 34, "b": 34}
+    return figure.update_layout(barmode="stack", height=110, margin=margin, showlegend=False)
+
+
+def _mark_k(figure: go.Figure, k: int) -> None:
+    figure.add_vline(x=k, line={"color": ORANGE, "width": 1.5, "dash": "dot"})
+    # On a log axis an annotation's place is given as the logarithm.
+    figure.add_annotation(x=math.log10(k), y=1, yref="paper", yanchor="bottom", text=f"k = {k:,}", showarrow=False)
+
+
+def _error(spreads: Sequence[Spread], scale: float) -> dict:
+    return {
+        "array": [(spread.high - spread.median) * scale for spread in spreads],
+        "arrayminus": [(spread.median - spread.low) * scale for spread in spreads],
+        "thickness": 1,
+        "width": 3,
+    }
+
+
+def _finished(figure: go.Figure, height: int) -> go.Figure:
+    legend = {"orientation": "h", "yanchor": "bottom", "y": 1.06, "xanchor": "left", "x": 0}
+    return figure.update_layout(height=height, margin={"l": 8, "r": 16, "t": 48, "b": 8}, legend=legend)

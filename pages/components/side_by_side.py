@@ -1,0 +1,183 @@
+"""Vanilla, full-vocabulary and trimmed decoding side by side: what a session has run, and how it is shown."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pandas as pd
+import streamlit as st
+
+from pages.components import charts, tokens
+from pages.components.settings import Settings
+from pages.components.text import answer
+from vocabtrim_core.decoding.engine import Cycle
+from vocabtrim_core.evaluation.comparison import (
+    METHODS,
+    Comparison,
+    Contest,
+    Difference,
+    Method,
+    Run,
+    Turn,
+    play,
+    summarise,
+    warm_up,
+)
+from vocabtrim_core.evaluation.spread import Spread
+from vocabtrim_core.tokenization import Tokenizer
+
+# A smaller difference of the target's logits is within the rounding of the number format.
+NEAR_TIE = {"float32": 1e-3, "bfloat16": 0.5}
+
+
+@dataclass
+class Session:
+    """A comparison of one prompt, growing while it runs. `comparison` is there once a method has finished a run."""
+
+    contest: Contest
+    settings: Settings
+    prompt: str
+    prompt_ids: list[int]
+    cycles: dict[Turn, list[Cycle]] = field(default_factory=dict)
+    complete: bool = False
+    comparison: Comparison | None = None
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.contest.pair.tokenizer
+
+    def shown(self, method: Method) -> list[Cycle]:
+        """The cycles of the run that is shown token by token: the first."""
+        return self.cycles.get(Turn(0, 0, method), [])
+
+    def run(self, on_cycle: Callable[[Turn], None]) -> None:
+        """Decode everything; whatever interrupts it leaves what was decoded so far."""
+        warm_up(self.contest, self.prompt_ids)
+        for turn, cycle in play(self.contest, [self.prompt_ids], self.settings.repeats):
+            self.cycles.setdefault(turn, []).append(cycle)
+            on_cycle(turn)
+        self.complete = True
+
+    def summarise(self) -> Comparison | None:
+        """The figures of the finished runs, worked out once."""
+        runs = {turn: Run(tuple(cycles)) for turn, cycles in self.cycles.items()}
+        if self.comparison is None and any(run.finished for run in runs.values()):
+            self.comparison = summarise(self.contest, [self.prompt_ids], runs)
+        return self.comparison
+
+
+def chips(session: Session, method: Method) -> str:
+    """One method's column as HTML."""
+    cycles = session.shown(method)
+    body = tokens.decoded_chips(cycles, session.tokenizer, session.prompt_ids[-1:])
+    if not cycles:
+        return body
+    run = Run(tuple(cycles))
+    finish = {"eos": "ended by itself", "length": "cut at the limit", "stop string": "stop string", None: "so far"}
+    state = f"{len(run.token_ids):,} tokens in {len(cycles):,} target passes, {finish[cycles[-1].finish]}"
+    return f'{body}<div class="vt-muted vt-card">{html.escape(state)}</div>'
+
+
+def sentence(session: Session, comparison: Comparison) -> None:
+    """The page's answer: faster or slower, and whether the text is the same."""
+    trimmed = comparison.methods.get("trimmed")
+    if trimmed is None or trimmed.speedup_vs_vanilla is None or trimmed.speedup_vs_untrimmed is None:
+        answer("Stopped before the trimmed drafter had finished, so there is no speed to compare yet.")
+        return
+    template = (
+        "With k\u00a0=\u00a0{k} the trimmed drafter is {vanilla} than vanilla ({over_vanilla}) and {full} than the "
+        "drafter with its full vocabulary ({over_full}). "
+    )
+    if comparison.identical is None:
+        template += "Sampled texts differ from run to run by design; their distribution is the target's."
+    elif comparison.identical:
+        template += "All texts are {same}, token for token."
+    else:
+        template += "The texts are {same}: see where they part below."
+    answer(
+        template,
+        k=f"{session.contest.k:,}",
+        vanilla=_verdict(trimmed.speedup_vs_vanilla),
+        over_vanilla=times_as_fast(trimmed.speedup_vs_vanilla),
+        full=_verdict(trimmed.speedup_vs_untrimmed),
+        over_full=times_as_fast(trimmed.speedup_vs_untrimmed),
+        same="identical" if comparison.identical else "not identical",
+    )
+
+
+def _verdict(speedup: Spread) -> str:
+    word = "faster" if speedup.median > 1 else "SLOWER"
+    return word if not speedup.low < 1 < speedup.high else f"{word} by the median, though not in every repeat,"
+
+
+def times_as_fast(speedup: Spread) -> str:
+    spread = "" if speedup.low == speedup.high else f", {speedup.low:.2f} to {speedup.high:.2f}"
+    return f"{speedup.median:.2f}×{spread}"
+
+
+def figures(comparison: Comparison) -> None:
+    """The table of all methods."""
+    rows = []
+    for method, one in comparison.methods.items():
+        speed = one.tokens_per_second
+        rate = "" if one.acceptance_rate is None else f"{one.acceptance_rate:.1%}"
+        rows.append(
+            {
+                "method": charts.NAMES[method],
+                "tokens/s": f"{speed.median:.1f} ({speed.low:.1f} to {speed.high:.1f})",
+                "vs vanilla": times_as_fast(one.speedup_vs_vanilla) if one.speedup_vs_vanilla else "1",
+                "vs full vocabulary": times_as_fast(one.speedup_vs_untrimmed) if one.speedup_vs_untrimmed else "",
+                "acceptance length": f"{one.acceptance_length:.2f}",
+                "acceptance rate": rate,
+                "rejections (outside k)": f"{one.rejections:,} ({one.out_of_vocabulary:,})" if rate else "",
+                "prompt": f"{one.prefill_seconds * 1e3:.0f} ms",
+            }
+        )
+    st.dataframe(pd.DataFrame(rows), hide_index=True)
+    count = comparison.repeats
+    st.caption(
+        f"Speeds are the median of {count} interleaved repeats, with the lowest and the highest."
+        if count > 1
+        else "Speeds were measured once; choose more repeats in the sidebar to see their spread."
+    )
+
+
+def identity(session: Session, comparison: Comparison) -> None:
+    """Where the texts part, if they do."""
+    first: dict[Method, Difference] = {}
+    for difference in comparison.differences:
+        first.setdefault(difference.method, difference)
+    for method, difference in first.items():
+        ours, theirs = (_named(session.tokenizer, token) for token in (difference.vanilla_id, difference.other_id))
+        text = (
+            f"{charts.NAMES[method]}: parts from vanilla at token {difference.position + 1:,}, {theirs} against {ours}"
+        )
+        margin = difference.logit_margin
+        if margin is not None:
+            text += f". The target's logits of the two are {abs(margin):.4f} apart"
+            near = abs(margin) <= NEAR_TIE[session.settings.dtype]
+            text += (
+                f": a near tie in {session.settings.dtype}, where the order of summing decides."
+                if near
+                else ", which is more than rounding explains. Please report it."
+            )
+        st.html(f'<div class="vt-note">{html.escape(text)}</div>')
+
+
+def _named(tokenizer: Tokenizer, token_id: int | None) -> str:
+    return "the end of the text" if token_id is None else f"“{tokens.token_text(tokenizer, token_id)}” (id {token_id})"
+
+
+def details(session: Session, comparison: Comparison) -> None:
+    """Accepted length by cycle, and where the time went."""
+    left, right = st.columns(2, gap="large")
+    with left:
+        st.subheader("Tokens emitted by each cycle", anchor=False)
+        runs = {method: session.shown(method) for method in METHODS[1:] if session.shown(method)}
+        st.plotly_chart(charts.emitted_by_cycle(runs, session.settings.gamma), alt="Tokens emitted by each cycle")
+    with right:
+        st.subheader("Where a cycle's time goes", anchor=False)
+        times = {method: one.cycle_seconds for method, one in comparison.methods.items()}
+        st.plotly_chart(charts.time_budget(times), alt="Time of a cycle by part")

