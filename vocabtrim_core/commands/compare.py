@@ -102,7 +102,9 @@ def verdict(result: dict) -> str:
         text = f"Trimming is faster: {_times(untrimmed)} the speed of the untrimmed drafter"
     else:
         text = f"Trimming is slower here: {_times(untrimmed)} the speed of the untrimmed drafter"
-    if untrimmed["low"] <= 1 <= untrimmed["high"]:
+    if result["settings"]["repeats"] == 1:
+        text += ", measured once"
+    elif untrimmed["low"] <= 1 <= untrimmed["high"]:
         text += ", within the spread of the runs"
     if vanilla["median"] > 1:
         return f"{text}; {_times(vanilla)} the speed of vanilla decoding."
