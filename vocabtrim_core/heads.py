@@ -36,11 +36,11 @@ class RankedHead:
 
     def reordered(self, ranking: torch.Tensor) -> RankedHead:
         """The same head with its rows in the order of `ranking`, int64[n <= V] target ids. Copies the rows once."""
-        place = torch.empty(int(self.ranking.max()) + 1, dtype=torch.int64, device=self.weight.device)
-        place[self.ranking] = torch.arange(len(self.ranking), device=self.weight.device)
-        rows = place[ranking.to(self.weight.device)]
+        place = torch.empty(int(self.ranking.max()) + 1, dtype=torch.int64)
+        place[self.ranking] = torch.arange(len(self.ranking))
+        rows = place[ranking]
         bias = None if self.bias is None else self.bias[rows]
-        return replace(self, weight=self.weight[rows], ranking=ranking.to(self.weight.device), bias=bias)
+        return replace(self, weight=self.weight[rows], ranking=ranking, bias=bias)
 
     def logits(self, hidden: torch.Tensor, k: int | None = None) -> torch.Tensor:
         """Scores of the first k ranks, [n, k] from hidden states [n, H]; all ranks without k."""

@@ -82,7 +82,6 @@ def load_pair(
     target: str | Path = EMBEDDED,
     drafter: str | Path = EMBEDDED,
     dtype: str = "float32",
-    device: str = "cpu",
     on_progress: Progress | None = None,
 ) -> ModelPair:
     """Load a pair, each model from a folder, a hub id or the embedded one ("embedded", fetched on first use).
@@ -91,18 +90,11 @@ def load_pair(
     Raises `ModelError` where a model cannot be loaded or the two cannot work together, `SettingError` for the dtype.
     """
     report = on_progress or (lambda share, message: None)
-    if target == EMBEDDED:
-        target = embedded_target_folder(lambda share, message: report(0.8 * share, message))
-    report(0.8, "Loading the target")
-    target_model = load_model(target, dtype, device)
-    tokenizer = load_tokenizer(model_folder(target, weights=False))
-    eos_ids = tuple(sorted({*target_model.eos_ids, *tokenizer.eos_ids}))
-    target_model = replace(target_model, eos_ids=eos_ids)
-
+    target_model, tokenizer = load_target(target, dtype, lambda share, message: report(0.9 * share, message))
     report(0.9, "Loading the drafter")
     if drafter == EMBEDDED:
         drafter = embedded_drafter_folder()
-    drafter_model = load_model(drafter, dtype, device, lender=target_model)
+    drafter_model = load_model(drafter, dtype, lender=target_model)
     drafter_folder = model_folder(drafter, weights=False)
     borrows = drafter_model.head is target_model.head
     if (drafter_folder / "tokenizer.json").is_file() or not borrows:
@@ -111,9 +103,23 @@ def load_pair(
     return ModelPair(target_model, drafter_model, tokenizer)
 
 
-def load_model(
-    source: str | Path, dtype: str = "float32", device: str = "cpu", lender: LanguageModel | None = None
-) -> LanguageModel:
+def load_target(
+    source: str | Path = EMBEDDED, dtype: str = "float32", on_progress: Progress | None = None
+) -> tuple[LanguageModel, Tokenizer]:
+    """Load a target with its tokenizer, whose end-of-sequence token is one of the model's `eos_ids`.
+
+    Raises as `load_model` does.
+    """
+    report = on_progress or (lambda share, message: None)
+    if source == EMBEDDED:
+        source = embedded_target_folder(lambda share, message: report(0.9 * share, message))
+    report(0.9, "Loading the target")
+    model = load_model(source, dtype)
+    tokenizer = load_tokenizer(source)
+    return replace(model, eos_ids=tuple(sorted({*model.eos_ids, *tokenizer.eos_ids}))), tokenizer
+
+
+def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel | None = None) -> LanguageModel:
     """Load a causal language model from a folder or a hub id; no code that comes with it is run.
 
     Weights are safetensors, or else a `.bin` file read with `weights_only`. A checkpoint without input embeddings takes
@@ -124,7 +130,7 @@ def load_model(
         raise SettingError(f"The dtype {dtype} is not offered. Choose one of: {', '.join(DTYPES)}.")
     folder = model_folder(source)
     name = folder.name if Path(source).expanduser().is_dir() else str(source)
-    model, missing = _read(folder, name, DTYPES[dtype], device)
+    model, missing = _read(folder, name, DTYPES[dtype])
     model.requires_grad_(False)
     body, linear = model.base_model, model.get_output_embeddings()
     if body is model or not isinstance(body, PreTrainedModel) or not isinstance(linear, torch.nn.Linear):
@@ -147,7 +153,7 @@ def load_model(
     return LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length)
 
 
-def _read(folder: Path, name: str, dtype: torch.dtype, device: str) -> tuple[PreTrainedModel, set[str]]:
+def _read(folder: Path, name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, set[str]]:
     """The model of a folder, and the names of the parameters that its files lack."""
     if not (folder / "config.json").is_file():
         raise ModelError(f"{folder} is not a model folder: it has no config.json. Choose a folder that has one.")
@@ -163,7 +169,7 @@ def _read(folder: Path, name: str, dtype: torch.dtype, device: str) -> tuple[Pre
             "model that transformers knows, with its weights as safetensors."
         ) from error
     model, loading = loaded
-    return model.to(device), set(loading["missing_keys"])
+    return model, set(loading["missing_keys"])
 
 
 def _embeddings(model: PreTrainedModel) -> torch.Tensor:
@@ -188,7 +194,7 @@ def _head(model: PreTrainedModel, linear: torch.nn.Linear) -> RankedHead:
     scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite divides.
     return RankedHead(
         weight=linear.weight.detach(),
-        ranking=torch.arange(linear.weight.shape[0], device=linear.weight.device),
+        ranking=torch.arange(linear.weight.shape[0]),
         bias=None if linear.bias is None else linear.bias.detach(),
         logit_scale=scale,
         soft_cap=getattr(config, "final_logit_softcapping", None),
@@ -198,7 +204,7 @@ def _head(model: PreTrainedModel, linear: torch.nn.Linear) -> RankedHead:
 @torch.inference_mode()
 def _check_head(model: PreTrainedModel, body: PreTrainedModel, head: RankedHead, name: str) -> None:
     """Refuse a model that does more between body and logits than `RankedHead` does."""
-    ids = torch.arange(8, device=head.weight.device)[None] * (head.vocab_size // 8)  # [1, 8]
+    ids = torch.arange(8)[None] * (head.vocab_size // 8)  # [1, 8]
     expected = model(input_ids=ids).logits[0].float()  # [8, V]
     hidden = getattr(body(input_ids=ids), "last_hidden_state", None)  # [1, 8, H]
     if hidden is not None and hidden.shape[-1] == head.hidden_size:

@@ -12,7 +12,7 @@ from vocabtrim_core.drafters import Drafter
 from vocabtrim_core.drafters.independent import IndependentDrafter
 from vocabtrim_core.embedded import Progress
 from vocabtrim_core.evaluation.comparison import Run
-from vocabtrim_core.models import load_pair
+from vocabtrim_core.models import load_pair, load_target
 from vocabtrim_core.prompts import typed_prompt
 
 
@@ -23,7 +23,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
     drafter: Drafter | None = None
     pair = k = None
     if arguments.method == "vanilla":
-        target, tokenizer = loading.open_target(arguments.target, arguments.dtype, report)
+        target, tokenizer = load_target(arguments.target, arguments.dtype, report)
     else:
         counts = loading.open_counts(arguments.counts)
         pair = load_pair(arguments.target, arguments.drafter, arguments.dtype, on_progress=report)

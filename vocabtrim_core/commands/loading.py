@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,8 +14,7 @@ from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.embedded import Progress, embedded_target_folder
 from vocabtrim_core.errors import SettingError, TokenizerError
 from vocabtrim_core.heads import RankedHead
-from vocabtrim_core.hub import model_folder
-from vocabtrim_core.models import EMBEDDED, LanguageModel, ModelPair, load_model
+from vocabtrim_core.models import EMBEDDED, LanguageModel, ModelPair
 from vocabtrim_core.prompts import is_unicode
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.shipped import shipped_counts_path
@@ -27,14 +25,6 @@ from vocabtrim_core.vocabulary import Ranking, check_k, forced_token_ids, rank_t
 def open_tokenizer(source: str, report: Progress) -> Tokenizer:
     """The tokenizer of a folder, of a hub id or of the embedded target."""
     return load_tokenizer(embedded_target_folder(report) if source == EMBEDDED else source)
-
-
-def open_target(source: str, dtype: str, report: Progress) -> tuple[LanguageModel, Tokenizer]:
-    """The target alone, as `load_pair` would load it."""
-    folder = embedded_target_folder(report) if source == EMBEDDED else model_folder(source)
-    tokenizer = load_tokenizer(folder)
-    model = load_model(folder, dtype)
-    return replace(model, eos_ids=tuple(sorted({*model.eos_ids, *tokenizer.eos_ids}))), tokenizer
 
 
 def open_counts(path: Path | None) -> TokenCounts:

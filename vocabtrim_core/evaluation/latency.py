@@ -27,7 +27,7 @@ class HeadTiming:
 
 def time_head(head: RankedHead, ks: Sequence[int], repeats: int = 9) -> list[HeadTiming]:
     """Time `head` trimmed to each k, the sizes interleaved; medians and extremes over `repeats` rounds."""
-    hidden = torch.randn(1, head.hidden_size, dtype=head.weight.dtype, device=head.weight.device)
+    hidden = torch.randn(1, head.hidden_size, dtype=head.weight.dtype)
     others = torch.ones(EVICTION_BYTES // 4, dtype=torch.float32)
     warm: dict[int, list[float]] = {k: [] for k in ks}
     cold: dict[int, list[float]] = {k: [] for k in ks}
@@ -46,6 +46,4 @@ def time_head(head: RankedHead, ks: Sequence[int], repeats: int = 9) -> list[Hea
 def _seconds(head: RankedHead, hidden: torch.Tensor, k: int) -> float:
     began = time.perf_counter()
     head.logits(hidden, k)
-    if hidden.device.type == "cuda":
-        torch.cuda.synchronize(hidden.device)
     return time.perf_counter() - began
