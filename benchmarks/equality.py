@@ -1,0 +1,136 @@
+"""Whether speculative decoding gives the target's own text: the embedded pair, greedy, over many prompts, k and gamma.
+
+    python benchmarks/equality.py [--prompts FILE.jsonl] [--dtype float32] [--ks 17,512,4096,49152] [--gammas 1,3,8]
+        [--max-new-tokens 64] [--limit N] [--json OUT.json]
+
+Each prompt is decoded once without a drafter, then once for every k and gamma. Where an output differs, its first
+difference is listed with the target's logit margin there: what is left within float error is a near tie. Results so far
+are written to OUT.json after every prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from vocabtrim_core.counting import TokenCounts
+from vocabtrim_core.decoding.engine import GenerationSettings, generate
+from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.drafters.independent import IndependentDrafter
+from vocabtrim_core.evaluation.comparison import logit_margin
+from vocabtrim_core.evaluation.machine import this_machine
+from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.models import DTYPES, ModelPair, load_pair
+from vocabtrim_core.prompts import read_prompts
+from vocabtrim_core.shipped import shipped_counts_path
+from vocabtrim_core.vocabulary import check_k, forced_token_ids, rank_tokens
+
+PROMPTS = Path(__file__).resolve().parent.parent / "data" / "prompts.jsonl"
+
+
+def decode(
+    pair: ModelPair, head: RankedHead, k: int | None, prompt_ids: list[int], settings: GenerationSettings
+) -> tuple[list[int], int]:
+    """The output, and how many target passes it took; without k, without a drafter."""
+    drafter = None
+    if k is not None:
+        drafter = IndependentDrafter(pair.drafter.new_backbone(), head, k, pair.drafter.max_length)
+    stop = StopCondition(frozenset(pair.target.eos_ids))
+    cycles = list(generate(pair.target, drafter, prompt_ids, settings, stop))
+    return [token for cycle in cycles for token in cycle.emitted_ids], len(cycles)
+
+
+def first_difference(pair: ModelPair, prompt_ids: list[int], expected: Sequence[int], found: Sequence[int]) -> dict:
+    """Where two outputs part, both tokens (None after an end), and the target's margin for the expected one."""
+    pairs = itertools.zip_longest(expected, found)
+    position, (ours, theirs) = next((i, both) for i, both in enumerate(pairs) if both[0] != both[1])
+    margin = None
+    if ours is not None and theirs is not None:
+        margin = logit_margin(pair.target, [*prompt_ids, *found[:position]], ours, theirs)
+    return {"position": position, "vanilla_id": ours, "other_id": theirs, "logit_margin": margin}
+
+
+def write(path: Path, result: dict) -> None:
+    """Replace the file in one step, so that a run that is stopped leaves the results so far."""
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    pair = load_pair(dtype=arguments.dtype)
+    counts = TokenCounts.load(shipped_counts_path())
+    forced = forced_token_ids(pair.tokenizer, pair.target.eos_ids)
+    ranking = rank_tokens(counts.calibration, forced, "shipped", pair.usable_vocab_size)
+    head = pair.drafter.head.reordered(torch.from_numpy(ranking.ids))
+    ks = [check_k(ranking, int(k)) for k in arguments.ks.split(",")]
+    gammas = [int(gamma) for gamma in arguments.gammas.split(",")]
+    settings = {gamma: GenerationSettings(gamma, arguments.max_new_tokens) for gamma in gammas}
+    prompts = read_prompts(arguments.prompts, arguments.limit)
+
+    rows = {
+        (k, gamma): {"k": k, "gamma": gamma, "runs": 0, "identical": 0, "tokens": 0, "target_passes": 0}
+        for k in ks
+        for gamma in gammas
+    }
+    differences: list[dict] = []
+    result = {
+        "arguments": vars(arguments),
+        "machine": asdict(this_machine()),
+        "prompts": 0,
+        "runs": 0,
+        "identical": 0,
+        "settings": list(rows.values()),
+        "differences": differences,
+    }
+    for number, prompt in enumerate(prompts):
+        prompt_ids = pair.tokenizer.encode_prompt(prompt.text)
+        expected, _ = decode(pair, head, None, prompt_ids, settings[gammas[0]])
+        for (k, gamma), row in rows.items():
+            found, passes = decode(pair, head, k, prompt_ids, settings[gamma])
+            row["runs"] += 1
+            row["tokens"] += len(found)
+            row["target_passes"] += passes
+            if found == expected:
+                row["identical"] += 1
+                continue
+            difference = first_difference(pair, prompt_ids, expected, found)
+            differences.append({"prompt": number, "where": prompt.where, "k": k, "gamma": gamma, **difference})
+            print(f"prompt {number + 1}, k = {k:,}, gamma {gamma}: {difference}", file=sys.stderr)
+        result["prompts"] = number + 1
+        result["runs"] = sum(row["runs"] for row in rows.values())
+        result["identical"] = sum(row["identical"] for row in rows.values())
+        same = f"{result['identical']} of {result['runs']} identical"
+        print(f"prompt {number + 1} of {len(prompts)} ({len(expected)} tokens): {same}", file=sys.stderr, flush=True)
+        if arguments.json:
+            write(arguments.json, result)
+
+    print("| k | gamma | identical | tokens a pass |\n|---|---|---|---|")
+    for row in rows.values():
+        length = row["tokens"] / row["target_passes"]
+        print(f"| {row['k']:,} | {row['gamma']} | {row['identical']} of {row['runs']} | {length:.2f} |")
+    print(f"\n{result['identical']} of {result['runs']} outputs are identical in {arguments.dtype}.")
+    margins = [abs(d["logit_margin"]) for d in differences if d["logit_margin"] is not None]
+    if margins:
+        print(f"Where they part, the target's two logits are at most {max(margins):.3g} apart.")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=Path, default=PROMPTS)
+    parser.add_argument("--limit", type=int)
+    parser.add_argument("--ks", default="17,512,4096,49152")
+    parser.add_argument("--gammas", default="1,3,8")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
+    parser.add_argument("--json", type=Path)
+    main(parser.parse_args())
