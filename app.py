@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import streamlit as st
 import torch
+from plotly.graph_objects import Figure
 
 from pages.components import charts, tokens
 from pages.components.settings import Settings
@@ -111,7 +112,7 @@ def _step(number: int, name: str, text: str) -> None:
     st.write(text)
 
 
-def _small(figure: charts.go.Figure, alt: str) -> None:
+def _small(figure: Figure, alt: str) -> None:
     st.plotly_chart(figure, alt=alt, config={"displayModeBar": False, "staticPlot": True})
 
 

@@ -85,7 +85,7 @@ def _sources(workspace: Workspace) -> None:
                 _count(files, workspace, holdout)
         with right:
             saved = st.file_uploader("Counts saved before (.npz)", type=["npz"], key="saved_counts")
-            if st.button("Load", key="load", disabled=saved is None, icon=":material/folder_open:"):
+            if st.button("Load", key="load", disabled=saved is None, icon=":material/folder_open:") and saved:
                 try:
                     _load(saved.name, saved.getvalue(), workspace)
                 except VocabTrimError as error:
@@ -171,7 +171,11 @@ def _card(key: str, corpus: Corpus, in_use: bool) -> None:
     name = f"{corpus.label.replace(' ', '-')}.npz"
     buttons.download_button("Counts", corpus.counts.to_bytes, name, key=f"save-{key}", icon=":material/download:")
     if key not in (SHIPPED, SAMPLE):
-        buttons.button("Remove", key=f"remove-{key}", on_click=own_corpora().pop, args=(key, None))
+        buttons.button("Remove", key=f"remove-{key}", on_click=_remove, args=(key,))
+
+
+def _remove(key: str) -> None:
+    own_corpora().pop(key, None)
 
 
 def _merging(workspace: Workspace) -> None:

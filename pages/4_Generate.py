@@ -42,15 +42,17 @@ def main() -> None:
         row.button("Stop", key="stop", disabled=not run, icon=":material/stop:")
         for name, text in EXAMPLES.items():
             row.button(name, key=f"example-{name}", type="tertiary", on_click=_take, args=(text,))
-        session = _start(workspace, prompt) if run else st.session_state.get("_side_by_side")
+        session: Session | None = st.session_state.get("_side_by_side")
+        if run:
+            session = _start(workspace, prompt)
         results = st.container()
         columns = _columns(session, run)
-        if run:
+        if run and session:
             with top:
                 answer("Running the three methods one after the other.")
             with results:
                 _run(session, columns)
-        _report(session, top, results)
+        _report(session, workspace, top, results)
 
 
 def _take(text: str) -> None:
@@ -75,11 +77,12 @@ def _columns(session: Session | None, running: bool) -> dict[Method, DeltaGenera
             st.subheader(f"{charts.NAMES[method]}{k}", anchor=False)
             st.caption(WHAT[method])
             # Follows the text while it grows, and shows its beginning afterwards.
-            with st.container(border=True, height=400, autoscroll=running):
+            with st.container(border=True, height=400, autoscroll=running, key=f"chips-{method}-{running}"):
                 places[method] = st.empty()
             if session:
                 places[method].html(side_by_side.chips(session, method))
     st.html(tokens.legend(tokens.LEGEND))
+    st.caption("Point at a token for its id, the probabilities, and what was proposed or chosen instead.")
     return places
 
 
@@ -87,10 +90,11 @@ def _run(session: Session, places: dict[Method, DeltaGenerator]) -> None:
     """Decode while drawing. Any click reruns the page at the next drawing and so stops this; what there is stays."""
     with machine_to_itself():
         bar = st.progress(0.0, "Warming up")
-        st.session_state["_side_by_side"] = session
         rounds, longest = session.settings.repeats * len(METHODS), session.settings.max_new_tokens
 
         def draw(turn: Turn) -> None:
+            # From the first cycle on: a prompt that cannot be decoded leaves the last run in place.
+            st.session_state["_side_by_side"] = session
             if turn.repeat == 0:
                 if len(session.cycles[turn]) == 1:
                     bar.progress((len(session.cycles) - 1) / rounds, f"First run: {charts.NAMES[turn.method].lower()}")
@@ -106,7 +110,7 @@ def _run(session: Session, places: dict[Method, DeltaGenerator]) -> None:
     st.rerun()
 
 
-def _report(session: Session | None, top: DeltaGenerator, results: DeltaGenerator) -> None:
+def _report(session: Session | None, workspace: Workspace, top: DeltaGenerator, results: DeltaGenerator) -> None:
     if session is None:
         with top:
             answer("Not measured yet. Press Run: each method answers the prompt in turn, and the speeds are compared.")
@@ -120,7 +124,9 @@ def _report(session: Session | None, top: DeltaGenerator, results: DeltaGenerato
     with results:
         if not session.complete:
             st.info("This run was stopped. The figures are of the runs that had finished.", icon=":material/stop:")
-        side_by_side.figures(comparison)
+        if (session.prompt, session.settings) != (st.session_state["prompt"], workspace.settings):
+            st.info("The prompt or the settings have changed since this run. Press Run to measure again.")
+        side_by_side.figures(session, comparison)
         side_by_side.identity(session, comparison)
     side_by_side.details(session, comparison)
 

@@ -49,7 +49,7 @@ def coverage(
     The marks of the last curve are labelled.
     """
     figure = go.Figure()
-    labelled = next(reversed(curves))
+    labelled = list(curves)[-1]
     for (name, curve), colour in zip(curves.items(), (GREY, TEAL), strict=False):
         ranks = log_spaced_ranks(len(curve))
         ranks = ranks[ranks >= min(lowest, len(curve))]

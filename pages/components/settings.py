@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
 from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.errors import SettingError
 from vocabtrim_core.models import DTYPES, EMBEDDED
 from vocabtrim_core.sampling import SamplingSettings
 
@@ -76,4 +77,11 @@ def _parsed(name: str, text: str) -> str | int | float | None:
     except ValueError:
         return None
     low, high = LIMITS[name]
-    return value if low <= value <= high else None
+    return value if low <= value <= high and _works(name, value) else None
+
+
+def _works(name: str, value: int | float) -> bool:
+    try:
+        return Settings(**{name: value}).generation is not None  # type: ignore[arg-type]
+    except SettingError:
+        return False

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 import streamlit as st
+import torch
 
 from pages.components import charts, tokens
 from pages.components.settings import Settings
@@ -117,7 +118,7 @@ def times_as_fast(speedup: Spread) -> str:
     return f"{speedup.median:.2f}×{spread}"
 
 
-def figures(comparison: Comparison) -> None:
+def figures(session: Session, comparison: Comparison) -> None:
     """The table of all methods."""
     rows = []
     for method, one in comparison.methods.items():
@@ -136,11 +137,16 @@ def figures(comparison: Comparison) -> None:
             }
         )
     st.dataframe(pd.DataFrame(rows), hide_index=True)
-    count = comparison.repeats
-    st.caption(
+    asked, count = session.settings, comparison.repeats
+    how = "greedy" if asked.temperature == 0 else f"temperature {asked.temperature:g}"
+    spread = (
         f"Speeds are the median of {count} interleaved repeats, with the lowest and the highest."
         if count > 1
         else "Speeds were measured once; choose more repeats in the sidebar to see their spread."
+    )
+    st.caption(
+        f"{spread} k = {session.contest.k:,}, gamma = {asked.gamma}, {asked.dtype}, {how}, at most "
+        f"{asked.max_new_tokens:,} new tokens, CPU threads: {torch.get_num_threads()}. Prompt time is apart."
     )
 
 

@@ -133,8 +133,12 @@ def offer_fetch() -> None:
     )
     if st.button("Fetch the model", type="primary", key="fetch"):
         bar = st.progress(0.0)
+
+        def report(share: float, message: str) -> None:
+            bar.progress(share, plain(message))
+
         with errors_shown():
-            embedded_target_folder(lambda share, message: bar.progress(share, plain(message)) and None)
+            embedded_target_folder(report)
         st.rerun()
 
 
@@ -172,7 +176,7 @@ def _seed(page: Page) -> None:
 
 def _settings() -> Setup:
     with st.expander("Models", expanded=False, icon=":material/model_training:"):
-        asked = {
+        asked: dict[str, Any] = {
             "target": _source("Target", "target", "The large model, whose text must not change."),
             "drafter": _source("Drafter", "drafter", "The small model that proposes tokens."),
             "dtype": st.segmented_control(

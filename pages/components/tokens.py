@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import regex
+import regex  # type: ignore[import-untyped]
 
 from vocabtrim_core.decoding.engine import Cycle
 from vocabtrim_core.tokenization import Tokenizer

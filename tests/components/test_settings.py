@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pages.components.settings import LIMITS, Settings
+
+NAMES = [field.name for field in fields(Settings)]
+texts = st.text(max_size=20) | st.integers().map(str) | st.floats().map(str)
+
+
+@given(st.dictionaries(st.sampled_from([*NAMES, "other"]), texts))
+def test_any_link_gives_usable_settings(query: dict[str, str]) -> None:
+    """Catches a link that crashes the app, or that brings a setting where its widget cannot go."""
+    settings = Settings.from_query(query)
+    for name, (low, high) in LIMITS.items():
+        assert low <= getattr(settings, name) <= high
+    assert settings.generation.gamma == settings.gamma
+
+
+@given(
+    st.builds(
+        Settings,
+        target=st.text(min_size=1).map(str.strip).filter(bool),
+        k=st.integers(1, 300_000),
+        temperature=st.floats(0, 2),
+        top_p=st.floats(0.05, 1),
+        dtype=st.sampled_from(["float32", "bfloat16"]),
+    )
+)
+def test_link_round_trip(settings: Settings) -> None:
+    """Catches a setting that is lost or changed between the page and its link."""
+    assert Settings.from_query(settings.to_query()) == settings
+
+
+def test_clean_link() -> None:
+    """Catches a link that carries every default."""
+    assert Settings().to_query() == {}
+    assert set(asdict(Settings())) == set(NAMES)

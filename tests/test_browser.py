@@ -1,0 +1,199 @@
+"""The app in a real browser (Debian's Chromium, driven by Playwright) against a real server."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from vocabtrim_core.embedded import embedded_target_folder
+
+ROOT = Path(__file__).resolve().parent.parent
+FLAGS = [
+    "--no-sandbox",
+    "--headless",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+PATIENCE_MS = 120_000
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a running app whose embedded target is in place."""
+    embedded_target_folder()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = {"address": "127.0.0.1", "port": port, "headless": "true", "fileWatcherType": "none"}
+    command = [sys.executable, "-m", "streamlit", "run", "app.py"]
+    command += [f"--server.{name}={value}" for name, value in options.items()]
+    log = tmp_path_factory.mktemp("server") / "log.txt"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, cwd=ROOT, env=dict(os.environ), stdout=sink, stderr=sink)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        _wait_for(f"{address}/_stcore/health", process, log)
+        yield address
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _wait_for(url: str, process: subprocess.Popen, log: Path) -> None:
+    for _ in range(240):
+        assert process.poll() is None, f"the server ended:\n{log.read_text()}"
+        try:
+            with urllib.request.urlopen(url, timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.5)
+    raise AssertionError(f"the server did not answer:\n{log.read_text()}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.fail("The browser tests need Chromium: install Debian's package with `apt-get install chromium`.")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    context.set_default_timeout(PATIENCE_MS)
+    expect.set_options(timeout=PATIENCE_MS)
+    yield context.new_page()
+    context.close()
+
+
+def settled(page: Page) -> None:
+    """Wait until the page has run to its end; no traceback may show."""
+    page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
+    page.wait_for_selector("h1")
+    expect(page.get_by_test_id("stException")).to_have_count(0)
+
+
+def go(page: Page, label: str, title: str) -> None:
+    """Follow a link of the sidebar."""
+    page.get_by_test_id("stSidebar").get_by_role("link", name=label, exact=True).click()
+    expect(page.locator("h1")).to_have_text(title)
+    settled(page)
+
+
+def set_k(page: Page, k: int) -> None:
+    field = page.get_by_label("k, exactly")
+    field.fill(str(k))
+    field.press("Enter")
+    expect(page).to_have_url(re.compile(rf"[?&]k={k}\b"))
+    settled(page)
+
+
+def answer(page: Page) -> str:
+    return page.locator(".vt-answer").inner_text()
+
+
+def test_main_path(server: str, page: Page, tmp_path: Path) -> None:
+    """Catches a break anywhere between a text of one's own and a stopped generation."""
+    page.goto(server)
+    settled(page)
+    assert "It works here" in answer(page)
+
+    go(page, "Calibrate", "What does my text look like in tokens?")
+    text = tmp_path / "harbour.txt"
+    text.write_text("The harbour master wrote down every ship that passed the lighthouse. <b>Bold</b>\n\n" * 400)
+    page.get_by_test_id("stFileUploaderDropzoneInput").first.set_input_files(text)
+    page.get_by_role("button", name="Count", exact=True).click()
+    expect(page.locator(".vt-answer")).to_contain_text("harbour.txt")
+    settled(page)
+    expect(page.locator(".js-plotly-plot").first).to_be_visible()
+    expect(page.locator(".vt-card", has_text="harbour.txt").first).to_be_visible()
+    assert page.locator("b", has_text=re.compile("^Bold$")).count() == 0
+
+    go(page, "Coverage", "How many tokens do I need?")
+    assert "harbour.txt" in answer(page)
+    expect(page.locator(".js-plotly-plot").first).to_be_visible()
+    before = answer(page)
+    set_k(page, 25)
+    expect(page.locator(".vt-answer")).not_to_have_text(before)
+    assert "k\u00a0=\u00a025 covers" in answer(page)
+
+    go(page, "Trim", "What does the smaller head save here?")
+    expect(page.locator(".vt-answer")).to_contain_text("k\u00a0=\u00a025")
+    set_k(page, 2048)
+    expect(page.locator(".vt-answer")).to_contain_text("k\u00a0=\u00a02,048")
+    expect(page.locator(".js-plotly-plot").first).to_be_visible()
+
+
+def test_generate_then_stop_in_the_middle(server: str, page: Page) -> None:
+    """Catches a run without figures, a Stop that does not stop, and tokens that are lost when it does."""
+    page.goto(f"{server}/Generate?max_new_tokens=8&repeats=1&k=4096")
+    settled(page)
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".vt-answer")).to_contain_text(re.compile("faster|SLOWER"))
+    settled(page)
+    expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
+    expect(page.locator(".vt-accepted, .vt-correction, .vt-outside").first).to_be_visible()
+
+    page.goto(f"{server}/Generate?max_new_tokens=400&repeats=9&k=4096")
+    settled(page)
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.get_by_text("so far").first).to_be_visible()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator(".vt-answer")).to_contain_text("Stopped")
+    settled(page)
+    expect(page.get_by_text("so far").first).to_be_visible()
+    kept = page.locator(".vt-text .vt-vanilla").count()
+    assert kept > 1
+    # The machine is free again: another run starts.
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".vt-answer")).to_contain_text("Running")
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator(".vt-answer")).to_contain_text("Stopped")
+    settled(page)
+
+
+def test_link_and_navigation_keep_the_settings(server: str, page: Page) -> None:
+    """Catches settings that get lost in a shared link, in the sidebar's links, or by going back and forth."""
+    page.goto(f"{server}/Coverage?k=1234&gamma=5&dtype=float32&temperature=0.5")
+    settled(page)
+    for label, title in (
+        ("Calibrate", "What does my text look like in tokens?"),
+        ("Start", re.compile("smaller vocabulary")),
+        ("Coverage", "How many tokens do I need?"),
+    ):
+        go(page, label, title)  # type: ignore[arg-type]
+        expect(page.get_by_label("k, exactly")).to_have_value("1234")
+        assert {"k=1234", "gamma=5", "dtype=float32", "temperature=0.5"} <= set(page.url.split("?")[1].split("&"))
+    assert "k\u00a0=\u00a01,234 covers" in answer(page)
+    shared = page.url
+    other = page.context.browser.new_context().new_page()  # type: ignore[union-attr]
+    other.goto(shared)
+    expect(other.get_by_label("k, exactly")).to_have_value("1234")
+    other.context.close()
+
+
+def test_first_request_after_a_start_may_be_any_page(server: str, page: Page) -> None:
+    """Catches a deep link with nonsense in it that shows a traceback, or an empty page."""
+    for path in ("", "Calibrate", "Coverage", "Trim", "Generate"):
+        page.goto(f"{server}/{path}?k=-3&gamma=x&corpus=none&dtype=int4")
+        settled(page)
+        expect(page.locator(".vt-answer")).to_be_visible()

@@ -1,0 +1,316 @@
+"""Every page run headless (Streamlit's AppTest), each test against a symptom that a user would see."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+from tiny_models import save_first_layer, save_tiny_llama
+from tiny_tokenizer import make_tiny_tokenizer
+
+from vocabtrim_core.embedded import embedded_target_folder
+
+APP = Path(__file__).resolve().parent.parent / "app.py"
+SAMPLE = {"corpus": "sample"}
+PAGES = ["app.py", "pages/1_Calibrate.py", "pages/2_Coverage.py", "pages/3_Trim.py", "pages/4_Generate.py"]
+
+
+@pytest.fixture(scope="session")
+def embedded_target() -> Path:
+    """The embedded target, fetched into the user's cache folder on first use."""
+    return embedded_target_folder()
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Query parameters that choose a tiny random pair: pages with models, without minutes."""
+    root = tmp_path_factory.mktemp("tiny")
+    tokenizer = make_tiny_tokenizer(root / "target")
+    make_tiny_tokenizer(root / "drafter")
+    target = save_tiny_llama(root / "target", vocab_size=tokenizer.vocab_size + 4)
+    save_first_layer(target, root / "drafter", vocab_size=tokenizer.vocab_size + 12)
+    return {"target": str(root / "target"), "drafter": str(root / "drafter"), "dtype": "float32", "k": "100"} | SAMPLE
+
+
+def open_page(page: str, **query: str) -> AppTest:
+    """The page as a browser shows it that opens the link."""
+    app = AppTest.from_file(str(APP), default_timeout=300)
+    app.query_params.update(query)
+    if page != "app.py":
+        app.switch_page(page)
+    return app.run()
+
+
+def told(app: AppTest) -> str:
+    """What the main part says: the answer, captions, cards and chips as text without tags."""
+    parts = [*app.html, *app.markdown, *app.caption, *app.info, *app.warning, *app.error]
+    return html.unescape(re.sub(r"<[^>]+>", "", " ".join(str(part.value) for part in parts)))
+
+
+def assert_sound(app: AppTest) -> None:
+    assert not app.exception, [one.value for one in app.exception]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_newcomer_sees_filled_pages(page: str, embedded_target: Path) -> None:
+    """Catches a page that is blank, or a traceback, before anything was uploaded."""
+    app = open_page(page)
+    assert_sound(app)
+    assert not app.error
+    answers = [part.value for part in app.html if "vt-answer" in part.value]
+    assert answers
+    assert page.endswith("Generate.py") or re.search(r"<b>[\d,.]+", answers[0])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_page_offers_the_fetch(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches a first start that fails, or downloads without asking, because the model is not there yet."""
+    monkeypatch.setenv("VOCABTRIM_CACHE", str(tmp_path))
+    app = open_page(page)
+    assert_sound(app)
+    assert not app.error
+    assert app.button(key="fetch").label == "Fetch the model"
+    assert not list(tmp_path.iterdir())
+
+
+def test_link_restores_the_settings(tiny: dict[str, str]) -> None:
+    """Catches a shared link that opens with the default settings."""
+    asked = {"k": "123", "gamma": "5", "temperature": "0.5", "top_p": "0.9", "seed": "7", "max_new_tokens": "33"}
+    app = open_page("pages/2_Coverage.py", **(tiny | asked))
+    assert_sound(app)
+    assert app.number_input(key="k").value == 123
+    assert app.slider(key="gamma").value == 5
+    assert app.slider(key="temperature").value == 0.5
+    assert app.slider(key="top_p").value == 0.9
+    assert app.number_input(key="seed").value == 7
+    assert app.number_input(key="max_new_tokens").value == 33
+    assert app.query_params == tiny | asked
+
+
+def test_settings_survive_page_changes(tiny: dict[str, str]) -> None:
+    """Catches settings that jump back when another page is opened, or that leave the link."""
+    app = open_page("app.py", **tiny)
+    app.number_input(key="k").set_value(77).run()
+    app.slider(key="gamma").set_value(4).run()
+    app.slider(key="temperature").set_value(0.7).run()
+    for page in PAGES[1:] + PAGES[:1]:
+        app.switch_page(page).run()
+        assert_sound(app)
+        assert app.number_input(key="k").value == 77
+        assert app.slider(key="gamma").value == 4
+        assert app.slider(key="temperature").value == 0.7
+        assert app.text_input(key="target").value == tiny["target"]
+        assert app.query_params == tiny | {"k": "77", "gamma": "4", "temperature": "0.7"}
+
+
+def test_bad_link_falls_back(tiny: dict[str, str]) -> None:
+    """Catches a traceback, or an impossible setting, from a mistyped link."""
+    bad = {"k": "many", "gamma": "99", "temperature": "nan", "top_p": "-1", "seed": "1.5", "corpus": "gone"}
+    app = open_page("pages/2_Coverage.py", **(tiny | bad | {"dtype": "int8", "unknown": "1"}))
+    assert_sound(app)
+    assert app.number_input(key="k").value == 4096
+    assert app.slider(key="gamma").value == 3
+    assert app.slider(key="temperature").value == 0.0
+    assert "unknown" not in app.query_params
+
+
+@pytest.mark.parametrize("k", [1, 1_000_000])
+@pytest.mark.parametrize("page", PAGES)
+def test_k_out_of_range_is_explained(page: str, k: int, tiny: dict[str, str]) -> None:
+    """Catches a k below the forced tokens, or above the vocabulary, that crashes a page or is silently replaced."""
+    app = open_page(page, **(tiny | {"k": str(k)}))
+    assert_sound(app)
+    assert f"k = {k:,} is outside" in app.sidebar.error[0].value.replace("\\", "")
+
+
+def test_k_slider_and_number_agree(tiny: dict[str, str]) -> None:
+    """Catches two widgets for k that show different values."""
+    app = open_page("pages/2_Coverage.py", **tiny)
+    app.select_slider(key="k_slider").set_value(64).run()
+    assert app.number_input(key="k").value == 64
+    app.number_input(key="k").set_value(250).run()
+    assert app.select_slider(key="k_slider").value == 256
+
+
+def test_missing_tokenizer_is_a_sentence(tmp_path: Path) -> None:
+    """Catches a traceback, and a sidebar that cannot be corrected, after a mistyped model folder."""
+    app = open_page("pages/2_Coverage.py", target=str(tmp_path))
+    assert_sound(app)
+    assert "tokenizer.json" in app.error[0].value
+    app.text_input(key="target").set_value("embedded").run()
+    assert_sound(app)
+    assert not app.error
+
+
+def test_missing_drafter_is_a_sentence(tiny: dict[str, str], tmp_path: Path) -> None:
+    """Catches a traceback on the pages that load models."""
+    for page in PAGES[3:]:
+        app = open_page(page, **(tiny | {"drafter": str(tmp_path)}))
+        if page.endswith("Generate.py"):
+            app.button(key="run").click().run()
+        assert_sound(app)
+        assert "config.json" in app.error[0].value.replace("\\", "")
+
+
+def upload(app: AppTest, *files: tuple[str, bytes]) -> AppTest:
+    app.file_uploader(key="uploads").set_value([(name, data, "text/plain") for name, data in files]).run()
+    return app.button(key="count").click().run()
+
+
+def cards(app: AppTest) -> list[str]:
+    """Titles of the corpus cards."""
+    titles = [re.findall(r"<h4>(.*?)</h4>", part.value) for part in app.html]
+    return [title for found in titles for title in found if title not in ("sha256 of the files", "Tokenizer")]
+
+
+def test_bad_upload_keeps_the_rest(tiny: dict[str, str]) -> None:
+    """Catches one bad file that hides the page, loses other corpora, or goes unexplained."""
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    before = cards(app)
+    files = ("good.txt", b"The cat sat on the mat. " * 50), ("bad.txt", b"\0\1\2"), ("empty.md", b"")
+    upload(app, *files)
+    assert_sound(app)
+    errors = " ".join(error.value for error in app.error)
+    assert "bad.txt" in errors and "empty.md" in errors
+    assert cards(app) == [*before, "good.txt"]
+    assert told(app).count("good.txt") >= 3  # the answer, the card, where it comes from
+    app.number_input(key="k").set_value(60).run()
+    assert cards(app) == [*before, "good.txt"]
+
+
+def test_skipped_lines_are_named(tiny: dict[str, str]) -> None:
+    """Catches malformed JSONL lines that are dropped without a word."""
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    lines = b'{"text": "the cat sat"}\n{"text": 3}\nnonsense\n{"messages": [{"role": "user", "content": "hello"}]}\n'
+    upload(app, ("mixed.jsonl", lines))
+    assert_sound(app)
+    warning = app.warning[0].value.replace("\\", "")
+    assert "2 lines were skipped" in warning and "line 2" in warning and "line 3" in warning
+
+
+def test_same_content_is_counted_once(tiny: dict[str, str]) -> None:
+    """Catches counts kept under a file's name: the same text twice, or another text taken for the first."""
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    before = cards(app)
+    upload(app, ("one.txt", b"the cat and the dog " * 9), ("same.txt", b"the cat and the dog " * 9))
+    assert cards(app) == [*before, "one.txt"]
+    upload(app, ("one.txt", b"another text altogether " * 9))
+    assert cards(app) == [*before, "one.txt", "one.txt"]
+
+
+def test_counts_load_merge_and_remove(tiny: dict[str, str]) -> None:
+    """Catches saved counts that cannot be loaded again, and a merge that loses tokens."""
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    upload(app, ("one.txt", b"the cat sat on the mat " * 20), ("two.txt", b"the dog saw the cat " * 20))
+    own = app.session_state["_own_corpora"]
+    first, second = own.values()
+    app.multiselect(key="merge_these").set_value(list(own)).run()
+    app.button(key="merge").click().run()
+    assert_sound(app)
+    merged = list(app.session_state["_own_corpora"].values())[-1]
+    assert merged.counts.tokens == first.counts.tokens + second.counts.tokens
+    assert app.selectbox(key="corpus").value == list(app.session_state["_own_corpora"])[-1]
+
+    other = open_page("pages/1_Calibrate.py", **tiny)
+    other.file_uploader(key="saved_counts").set_value(("kept.npz", merged.counts.to_bytes(), "")).run()
+    other.button(key="load").click().run()
+    assert_sound(other)
+    (loaded,) = other.session_state["_own_corpora"].values()
+    assert loaded.counts.digest == merged.counts.digest
+    (key,) = other.session_state["_own_corpora"]
+    other.button(key=f"remove-{key}").click().run()
+    assert_sound(other)
+    assert not other.session_state["_own_corpora"]
+
+
+def test_wrong_counts_file_is_a_sentence(tiny: dict[str, str]) -> None:
+    """Catches a traceback from a file that is not a counts file, and counts of another tokenizer that are mixed in."""
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    app.file_uploader(key="saved_counts").set_value(("no.npz", b"PK nothing", "")).run()
+    app.button(key="load").click().run()
+    assert_sound(app)
+    assert "not a counts file" in app.error[0].value
+    shipped = next((APP.parent / "data" / "rankings").glob("*.npz")).read_bytes()
+    app.file_uploader(key="saved_counts").set_value(("shipped.npz", shipped, "")).run()
+    app.button(key="load").click().run()
+    assert_sound(app)
+    assert "another tokenizer" in app.error[0].value
+    assert "How often the tokens occur" in [part.value for part in app.subheader]
+
+
+def test_uploads_cannot_inject_html(tiny: dict[str, str]) -> None:
+    """Catches a file's name or content that reaches the page as markup."""
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    attack = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+    upload(app, (f"{attack[:25]}.txt".replace("/", "_"), attack.encode() * 30))
+    upload(app, ("[click](http://evil.example) :red[x] ![](http://evil.example).txt".replace("/", "_"), b"\0"))
+    for page in PAGES[1:4]:
+        app.switch_page(page).run()
+        assert_sound(app)
+        for part in app.html:
+            assert "<script" not in part.value and "<img" not in part.value
+    assert all(not re.search(r"(?<!\\)\[", error.value) for error in app.error)
+
+
+def test_coverage_says_where_it_flatters(tiny: dict[str, str]) -> None:
+    """Catches coverage of the calibration text, or of filler tokens, sold as coverage of new text."""
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    app.number_input(key="holdout").set_value(0.0).run()
+    upload(app, ("short.txt", b"the cat"))
+    app.switch_page("pages/2_Coverage.py").run()
+    assert_sound(app)
+    said = told(app)
+    assert "filler" in said
+    assert "Nothing was held out" in said
+
+
+def generate(app: AppTest, prompt: str) -> AppTest:
+    app.text_area(key="prompt").set_value(prompt).run()
+    return app.button(key="run").click().run()
+
+
+def test_generate_compares_and_stays_lossless(tiny: dict[str, str]) -> None:
+    """Catches figures that are missing, a text that depends on the drafter, and a speed that is not named."""
+    app = generate(open_page("pages/4_Generate.py", **(tiny | {"max_new_tokens": "12", "repeats": "2"})), "the cat")
+    assert_sound(app)
+    said = told(app)
+    assert re.search(r"faster|SLOWER", said) and "identical, token for token" in said
+    assert list(app.dataframe[0].value["method"]) == ["Vanilla", "Full vocabulary", "Trimmed"]
+    session = app.session_state["_side_by_side"]
+    assert session.complete and len(session.cycles) == 6
+    app.switch_page("app.py").run()
+    assert "Your last run" in told(app)
+
+
+def test_bad_prompts_keep_the_last_run(tiny: dict[str, str]) -> None:
+    """Catches an empty or too long prompt that crashes the page or throws results away."""
+    query = tiny | {"max_new_tokens": "4", "repeats": "1"}
+    app = generate(open_page("pages/4_Generate.py", **query), "the dog")
+    kept = app.session_state["_side_by_side"]
+    for prompt, sentence in (("  ", "prompt is empty"), ("long " * 3000, "Shorten the prompt")):
+        generate(app, prompt)
+        assert_sound(app)
+        assert sentence in app.error[0].value
+        assert app.session_state["_side_by_side"] is kept
+
+
+def test_prompt_cannot_inject_html(tiny: dict[str, str]) -> None:
+    """Catches a prompt, or what the model makes of it, that reaches the page as markup."""
+    query = tiny | {"max_new_tokens": "24", "repeats": "1", "temperature": "1.5"}
+    app = generate(open_page("pages/4_Generate.py", **query), "<script>alert(1)</script>" * 3)
+    assert_sound(app)
+    for part in app.html:
+        tags = set(re.findall(r"<(/?\w+)", re.sub(r"<style>.*?</style>", "", part.value, flags=re.DOTALL)))
+        assert tags <= {"div", "/div", "span", "/span", "p", "/p", "b", "/b", "br"}
+
+
+def test_embedded_pair_end_to_end(embedded_target: Path) -> None:
+    """Catches a real pair that the page cannot load, decode or compare."""
+    query = {"max_new_tokens": "4", "repeats": "1", "k": "2048", "dtype": "float32"}
+    app = generate(open_page("pages/4_Generate.py", **query), "Say hello.")
+    assert_sound(app)
+    assert not app.error
+    assert "identical, token for token" in told(app)
