@@ -34,9 +34,10 @@ def main() -> None:
     covered = workspace.coverage(side)[workspace.k - 1]
     with top:
         answer(
-            "It works here: keeping {k} of {size} tokens ({share}) covers {covered} of the "
+            "{verdict}: keeping {k} of {size} tokens ({share}) covers {covered} of the "
             + side.replace("_", "-")
             + " text ({corpus}).",
+            verdict="It works here" if _drafter_ready(setup.settings) else "Counting works here, without a drafter yet",
             k=f"{workspace.k:,}",
             size=f"{workspace.ranking.vocab_size:,}",
             share=f"{workspace.k / workspace.ranking.vocab_size:.1%}",
@@ -51,11 +52,15 @@ def _models(settings: Settings) -> None:
     drafter = embedded_drafter_folder().name if settings.drafter == EMBEDDED else settings.drafter
     rows = {
         "target": f"{target}, {_state(settings.target, is_embedded_target_ready())}",
-        "drafter": f"{drafter}, {_state(settings.drafter, embedded_drafter_folder().is_dir())}",
+        "drafter": f"{drafter}, {_state(settings.drafter, _drafter_ready(settings))}",
         "number format": settings.dtype,
         "machine": f"CPU threads: {torch.get_num_threads()}, torch {torch.__version__}",
     }
     st.html(facts(rows))
+
+
+def _drafter_ready(settings: Settings) -> bool:
+    return settings.drafter != EMBEDDED or embedded_drafter_folder().is_dir()
 
 
 def _state(source: str, ready_here: bool) -> str:

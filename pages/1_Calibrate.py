@@ -35,13 +35,13 @@ def _sentence(workspace: Workspace) -> None:
     frequencies = rank_frequency(counts.total)
     fit = fit_zipf(counts.total)
     if not len(frequencies):
-        answer("{corpus}: no tokens.", corpus=workspace.corpus.label)
+        answer("{corpus} has no tokens.", corpus=workspace.corpus.label)
         return
-    top = min(1000, len(frequencies))
+    top = min(1000, max(1, len(frequencies) // 10))
     template = (
-        "{corpus} has {tokens} tokens, of which {distinct} different ones: {used} of the vocabulary. The {n} most "
+        "{corpus} has {tokens} tokens, {distinct} different ones ({used} of the vocabulary). The {n} most frequent "
+        "make up {share} of the text"
     )
-    template += "frequent make up {share} of it"
     template += "; frequency falls with rank to the power {exponent}." if fit else "."
     answer(
         template,

@@ -8,7 +8,7 @@ import streamlit as st
 import torch
 
 from pages.components import charts, tokens
-from pages.components.resources import head_timings, machine_to_itself
+from pages.components.resources import head_timings
 from pages.components.state import TRIM, Models, Workspace, load_models, page_setup, ready
 from pages.components.text import answer, errors_shown, megabytes
 from vocabtrim_core.evaluation.latency import HeadTiming
@@ -33,9 +33,8 @@ def main() -> None:
 
 
 def _timings(models: Models) -> list[HeadTiming]:
-    number = st.session_state.setdefault("_measurement", 0)
-    with machine_to_itself(), st.spinner("Timing the head at several k (some seconds, once)"):
-        return head_timings(models.key, models.ranking.digest, torch.get_num_threads(), number, models.head)
+    key = (*models.key, models.ranking.digest, str(torch.get_num_threads()))
+    return head_timings(key, models.head, again=bool(st.session_state.get("measure_again")))
 
 
 def _time_at(timings: list[HeadTiming], k: int) -> float:
@@ -100,9 +99,7 @@ def _figures(models: Models) -> None:
 def _chart(models: Models, timings: list[HeadTiming], estimate: float) -> None:
     title, button = st.columns([4, 1], vertical_alignment="bottom")
     title.subheader("Time of one head call, one token", anchor=False)
-    if button.button("Measure again", icon=":material/timer:", width="stretch"):
-        st.session_state["_measurement"] += 1
-        st.rerun()
+    button.button("Measure again", key="measure_again", icon=":material/timer:", width="stretch")
     st.plotly_chart(charts.head_time(timings, models.k, estimate), alt="Head time against k")
     st.caption(
         f"Median of nine rounds with the lowest and the highest; {models.pair.drafter.name}, {models.key[2]}, "

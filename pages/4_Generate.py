@@ -9,9 +9,9 @@ from pages.components import charts, side_by_side, tokens
 from pages.components.resources import machine_to_itself
 from pages.components.side_by_side import Session
 from pages.components.state import GENERATE, Workspace, load_models, page_setup, ready
-from pages.components.text import answer, errors_shown
+from pages.components.text import answer, errors_shown, show_error
 from vocabtrim_core.decoding.stopping import StopCondition
-from vocabtrim_core.errors import SettingError
+from vocabtrim_core.errors import SettingError, VocabTrimError
 from vocabtrim_core.evaluation.comparison import METHODS, Contest, Method, Turn
 
 EXAMPLES = {
@@ -30,6 +30,9 @@ WHAT = {
 }
 
 
+WAITING = '<div class="vt-wait">Press Run.</div>'
+
+
 def main() -> None:
     workspace = ready(page_setup(GENERATE))
     with errors_shown():
@@ -44,7 +47,11 @@ def main() -> None:
             row.button(name, key=f"example-{name}", type="tertiary", on_click=_take, args=(text,))
         session: Session | None = st.session_state.get("_side_by_side")
         if run:
-            session = _start(workspace, prompt)
+            try:
+                session = _start(workspace, prompt)
+            except VocabTrimError as error:
+                show_error(error)
+                run = False
         results = st.container()
         columns = _columns(session, run)
         if run and session:
@@ -65,7 +72,11 @@ def _start(workspace: Workspace, prompt: str) -> Session:
     models = load_models(workspace)
     stop = StopCondition(frozenset(models.pair.target.eos_ids))
     contest = Contest(models.pair, models.head, models.k, workspace.settings.generation, stop)
-    return Session(contest, workspace.settings, prompt, models.pair.tokenizer.encode_prompt(prompt))
+    prompt_ids = models.pair.tokenizer.encode_prompt(prompt)
+    for method in METHODS:
+        # Refuses a prompt that is too long, before anything of the last run is replaced.
+        contest.cycles(method, prompt_ids)
+    return Session(contest, workspace.settings, prompt, prompt_ids)
 
 
 def _columns(session: Session | None, running: bool) -> dict[Method, DeltaGenerator]:
@@ -79,8 +90,7 @@ def _columns(session: Session | None, running: bool) -> dict[Method, DeltaGenera
             # Follows the text while it grows, and shows its beginning afterwards.
             with st.container(border=True, height=400, autoscroll=running, key=f"chips-{method}-{running}"):
                 places[method] = st.empty()
-            if session:
-                places[method].html(side_by_side.chips(session, method))
+            places[method].html(side_by_side.chips(session, method) if session else WAITING)
     st.html(tokens.legend(tokens.LEGEND))
     st.caption("Point at a token for its id, the probabilities, and what was proposed or chosen instead.")
     return places
@@ -90,11 +100,10 @@ def _run(session: Session, places: dict[Method, DeltaGenerator]) -> None:
     """Decode while drawing. Any click reruns the page at the next drawing and so stops this; what there is stays."""
     with machine_to_itself():
         bar = st.progress(0.0, "Warming up")
+        st.session_state["_side_by_side"] = session
         rounds, longest = session.settings.repeats * len(METHODS), session.settings.max_new_tokens
 
         def draw(turn: Turn) -> None:
-            # From the first cycle on: a prompt that cannot be decoded leaves the last run in place.
-            st.session_state["_side_by_side"] = session
             if turn.repeat == 0:
                 if len(session.cycles[turn]) == 1:
                     bar.progress((len(session.cycles) - 1) / rounds, f"First run: {charts.NAMES[turn.method].lower()}")

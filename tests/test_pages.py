@@ -295,6 +295,7 @@ def test_bad_prompts_keep_the_last_run(tiny: dict[str, str]) -> None:
         assert_sound(app)
         assert sentence in app.error[0].value
         assert app.session_state["_side_by_side"] is kept
+        assert len(app.dataframe) == 1
 
 
 def test_prompt_cannot_inject_html(tiny: dict[str, str]) -> None:

@@ -117,12 +117,19 @@ def timed_sizes(vocab_size: int) -> list[int]:
     return np.unique(np.geomspace(min(256, vocab_size), vocab_size, 9).round().astype(int)).tolist()
 
 
-@st.cache_resource(max_entries=8, show_spinner=False)
-def head_timings(
-    pair_key: tuple[str, str, str], ranking_digest: str, threads: int, measurement: int, _head: RankedHead
-) -> list[HeadTiming]:
-    """The head's time at `timed_sizes`; another number `measurement` measures again."""
-    return time_head(_head, timed_sizes(_head.vocab_size))
+def head_timings(key: tuple[str, ...], head: RankedHead, again: bool) -> list[HeadTiming]:
+    """The head's time at `timed_sizes`: measured once for a `key`, and `again` on request, on a machine to itself."""
+    kept = _timings()
+    # Looked up without the lock: moving k must not wait for another session's run.
+    if again or key not in kept:
+        with machine_to_itself(), st.spinner("Timing the head at several k (some seconds, once)"):
+            kept[key] = time_head(head, timed_sizes(head.vocab_size))
+    return kept[key]
+
+
+@st.cache_resource
+def _timings() -> dict[tuple[str, ...], list[HeadTiming]]:
+    return {}
 
 
 @st.cache_resource

@@ -281,7 +281,9 @@ def _k(ranking: Ranking | None) -> int:
             on_change=lambda: state.update(k=state["k_slider"]),
         )
     low, high = LIMITS["k"]
-    k = st.number_input("k, exactly", int(low), int(high), key="k", label_visibility="collapsed")
+    k = st.number_input(
+        "k, exactly", int(low), int(high), key="k", label_visibility="collapsed" if ranking else "visible"
+    )
     if ranking is not None:
         try:
             check_k(ranking, k)
