@@ -17,7 +17,7 @@ from vocabtrim_core.sampling import SamplingSettings, law
 FALSE_ALARM = 1e-4
 SURELY = 1e-12
 
-VOCAB, GAMMA = 16, 2
+VOCAB = 16
 DRAWS, FEWER = 20_000, 5_000
 RANKING = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(7))
 WARPED = {
@@ -96,7 +96,7 @@ def tables() -> tuple[torch.Tensor, torch.Tensor]:
     return target, target + torch.randn(VOCAB, VOCAB, generator=generator)
 
 
-def first_two_tokens(sampling: SamplingSettings, k: int, draws: int, recorded: str) -> torch.Tensor:
+def first_two_tokens(sampling: SamplingSettings, k: int, gamma: int, draws: int, recorded: str) -> torch.Tensor:
     """The first two tokens after START of trimmed speculative decoding, int64 [draws, 2].
 
     `recorded` is what the accept rule is told of the draft's law: the law drawn from, or one of the usual mistakes.
@@ -115,7 +115,7 @@ def first_two_tokens(sampling: SamplingSettings, k: int, draws: int, recorded: s
     while unfinished := [output for output in outputs if len(output) < 2]:
         contexts = [torch.tensor([output[-1] if output else START for output in unfinished])]
         ranks = []
-        for _ in range(GAMMA):
+        for _ in range(gamma):
             ranks.append(torch.multinomial(draft_law[contexts[-1]], 1, generator=generator)[:, 0])
             contexts.append(kept[ranks[-1]])
         context, rank = torch.stack(contexts, dim=1), torch.stack(ranks, dim=1)  # [n, g + 1], [n, g]
@@ -133,16 +133,28 @@ def law_of_pairs(sampling: SamplingSettings) -> torch.Tensor:
     return joint / joint.sum()
 
 
-def agreement(sampling: SamplingSettings, k: int, draws: int = DRAWS, recorded: str = "the law drawn from") -> float:
-    pairs = first_two_tokens(sampling, k, draws, recorded)
+def agreement(
+    sampling: SamplingSettings, k: int, gamma: int = 2, draws: int = DRAWS, recorded: str = "the law drawn from"
+) -> float:
+    pairs = first_two_tokens(sampling, k, gamma, draws, recorded)
     return p_value(pair_counts(pairs, VOCAB), law_of_pairs(sampling).numpy())
 
 
-@pytest.mark.parametrize("k", [2, 8, VOCAB])
-@pytest.mark.parametrize("name", ["temperature", "top-p"])
-def test_sampled_output_follows_the_targets_law(name: str, k: int) -> None:
-    """Bug: any accept rule or residual that is not lossless, at any size of the draft vocabulary."""
-    assert agreement(WARPED[name], k) > FALSE_ALARM
+# The second token is a bonus token with gamma 1, a second accepted draft or a correction with gamma 2.
+@pytest.mark.parametrize(
+    "name, k, gamma",
+    [
+        ("temperature", 2, 2),
+        ("temperature", 8, 1),
+        ("temperature", VOCAB, 2),
+        ("top-p", 2, 1),
+        ("top-p", 8, 2),
+        ("top-p", VOCAB, 1),
+    ],
+)
+def test_sampled_output_follows_the_targets_law(name: str, k: int, gamma: int) -> None:
+    """Bug: any accept rule, residual or bonus that is not lossless, at any size of the draft vocabulary."""
+    assert agreement(WARPED[name], k, gamma) > FALSE_ALARM
 
 
 def test_sampled_output_follows_the_targets_law_with_all_filters() -> None:
@@ -153,10 +165,10 @@ def test_sampled_output_follows_the_targets_law_with_all_filters() -> None:
 def test_the_test_rejects_accepting_by_target_prob_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug of the test: it would not notice the well-known wrong rule `rand() < target_prob`."""
     monkeypatch.setattr(verification, "acceptance_probability", lambda target_prob, draft_prob: target_prob)
-    assert agreement(WARPED["temperature"], 8, FEWER) < SURELY
+    assert agreement(WARPED["temperature"], 8, draws=FEWER) < SURELY
 
 
 @pytest.mark.parametrize("recorded", ["unwarped", "not renormalised on the kept set"])
 def test_the_test_rejects_a_draft_law_that_was_not_drawn_from(recorded: str) -> None:
     """Bug of the test: it would not notice acceptance against unwarped, or not renormalised, draft_probs."""
-    assert agreement(WARPED["temperature"], 8, FEWER, recorded) < SURELY
+    assert agreement(WARPED["temperature"], 8, draws=FEWER, recorded=recorded) < SURELY
