@@ -7,51 +7,18 @@
 from __future__ import annotations
 
 import codecs
-import hashlib
 import io
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
+from vocabtrim_core.corpora.documents import BadRecord, CorpusFile, Document
 from vocabtrim_core.errors import CorpusError
 
 SUFFIXES = (".txt", ".md", ".jsonl")
 MAX_FILE_BYTES = 200 * 1024 * 1024
 MAX_RECORD_CHARACTERS = 10_000_000
 BLOCK_CHARACTERS = 2_000
-
-
-@dataclass(frozen=True)
-class CorpusFile:
-    """An upload, or a file read whole; the suffix of `name` says how it is read."""
-
-    name: str
-    data: bytes
-
-    @cached_property
-    def sha256(self) -> str:
-        """Hex digest of the content."""
-        return hashlib.sha256(self.data).hexdigest()
-
-
-@dataclass(frozen=True)
-class Document:
-    """A text or a chat: exactly one of `text` and `messages` is set. `line` is where it starts in its file, from 1."""
-
-    text: str | None
-    messages: tuple[dict[str, str], ...] | None
-    line: int = 1
-
-
-@dataclass(frozen=True, order=True)
-class BadRecord:
-    """A line of a file that was skipped, and why."""
-
-    file: str
-    line: int
-    reason: str
 
 
 def read_file(path: str | Path) -> CorpusFile:
