@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import random
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -20,18 +21,22 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 
+from vocabtrim_core import defaults
 from vocabtrim_core.counting import CountedFile, TokenCounts, is_held_out
 from vocabtrim_core.decoding.batched import decode_batch
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
 from vocabtrim_core.models import LanguageModel, ModelPair
-from vocabtrim_core.prompts import Prompt
+from vocabtrim_core.prompts import Prompt, is_unicode
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.tokenization import Tokenizer
 
 Progress = Callable[[float, str], None]
 
 # Of every line, so that a half-written one is known from a foreign file that ends without a line end.
-_BEGINNING = b'{"weights": "'
+_BEGINNING = b'{"model_fingerprint": "'
+
+# What tells the answers of one origin apart: the prompt's ids and the number of the sample.
+Key = tuple[tuple[int, ...], int]
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class AnswerSettings:
     """How answers are written: `samples` of each prompt, each of at most `max_new_tokens`, drawn under `sampling`."""
 
     samples: int = 1
-    max_new_tokens: int = 256
+    max_new_tokens: int = defaults.MAX_NEW_TOKENS
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
 
     def __post_init__(self) -> None:
@@ -58,19 +63,18 @@ class AnswerSettings:
 class Origin:
     """What decides the answer to a prompt, but for the number of the sample.
 
-    `weights` is the model's `weights_fingerprint`, `tokenizer` the tokenizer's fingerprint. `model` is the model's name
-    for people: two origins are equal whatever the names.
+    Two origins are equal whatever the names, which are for people.
     """
 
-    weights: str
-    tokenizer: str
+    model_fingerprint: str
+    tokenizer_fingerprint: str
     max_new_tokens: int
     temperature: float
     top_k: int
     top_p: float
     min_p: float
     seed: int
-    model: str = field(compare=False)
+    model_name: str = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,10 @@ class Answer:
     sample: int
     finish: Literal["eos", "length"]
     origin: Origin
+
+    @property
+    def key(self) -> Key:
+        return self.prompt_ids, self.sample
 
     def to_line(self) -> str:
         """The answer as a line of the data set, line end included. Equal answers give equal lines."""
@@ -109,15 +117,26 @@ class Answer:
                 "answer_ids": [*answer_ids],
                 "sample": int(sample),
                 "finish": ("eos" | "length") as finish,
-            } if all(type(token) is int and token >= 0 for token in (*prompt_ids, *answer_ids)):
+            } if _are_ids(prompt_ids) and _are_ids(answer_ids) and is_unicode(prompt + answer):
                 return cls(prompt, answer, tuple(prompt_ids), tuple(answer_ids), sample, finish, _origin_of(record))
         raise ValueError("a field is missing or of another type")
 
 
+@dataclass(frozen=True)
+class Written:
+    """The answers asked for, and how many of them, of how many tokens, this run wrote, in `seconds`."""
+
+    answers: tuple[Answer, ...]
+    added: int
+    added_tokens: int
+    seconds: float
+
+
 def author(pair: ModelPair, by: Literal["target", "drafter"]) -> LanguageModel:
-    """The model of `pair` that is to write. Either stops at the end tokens of both: the target would end there."""
-    model = pair.target if by == "target" else pair.drafter
-    return replace(model, eos_ids=tuple(sorted({*pair.target.eos_ids, *pair.drafter.eos_ids})))
+    """The model of `pair` that is to write. The drafter also stops where the target would."""
+    if by == "target":
+        return pair.target
+    return replace(pair.drafter, eos_ids=tuple(sorted({*pair.target.eos_ids, *pair.drafter.eos_ids})))
 
 
 def write_answers(
@@ -126,9 +145,9 @@ def write_answers(
     prompts: Sequence[Prompt],
     settings: AnswerSettings,
     path: str | Path,
-    batch_size: int = 16,
+    batch_size: int = defaults.BATCH,
     on_progress: Progress | None = None,
-) -> list[Answer]:
+) -> Written:
     """The answers of `model` to `prompts`, of which those that the data set at `path` lacks are written and added.
 
     They are added a batch at a time, and a batch is always made up alike, so that a run that was ended at any moment
@@ -144,19 +163,21 @@ def write_answers(
     tasks = _plan(model, tokenizer, prompts, settings.samples)
     origin = _origin(model, tokenizer, settings)
     written = _resume(path, origin)
-    missing = sum(task.key not in written for task in tasks)
-    report = _Report(len(tasks) - missing, len(tasks), settings.max_new_tokens, on_progress)
+    added = sum(task.key not in written for task in tasks)
+    report = _Report(len(tasks) - added, len(tasks), settings.max_new_tokens, on_progress)
+    began, added_tokens = time.perf_counter(), 0
     for first in range(0, len(tasks), batch_size):
         # Whole, even where a part is there: a row's last bits can depend on the rows beside it.
         batch = tasks[first : first + batch_size]
         lacking = [task.key for task in batch if task.key not in written]
         if lacking:
             answers = _answer(model, tokenizer, batch, origin, settings, report.step)
-            added = {answer_key(answer): answer for answer in answers}
-            _append(path, [added[key] for key in lacking])
-            written |= {key: added[key] for key in lacking}
-            report.finished(len(lacking))
-    return [written[task.key] for task in tasks]
+            new = [answer for answer in answers if answer.key in lacking]
+            _append(path, new)
+            written |= {answer.key: answer for answer in new}
+            added_tokens += sum(len(answer.answer_ids) for answer in new)
+            report.finished(len(new))
+    return Written(tuple(written[task.key] for task in tasks), added, added_tokens, time.perf_counter() - began)
 
 
 def read_answers(path: str | Path) -> Iterator[Answer]:
@@ -187,16 +208,15 @@ def count_answers(answers: Iterable[Answer], tokenizer: Tokenizer, holdout: floa
     data set's; its sha256 is that of these answers' lines. Raises TokenizerError for text of another tokenizer,
     CorpusError for no answers, SettingError for a `holdout` outside 0 <= holdout < 1.
     """
-    if not 0 <= holdout < 1:
-        raise SettingError(f"The held-out share is {holdout:g}; it must be at least 0 and less than 1.")
+    check_holdout(holdout)
     counts = np.zeros((2, tokenizer.vocab_size), dtype=np.int64)  # [calibration or held-out, V]
     documents = [0, 0]
     digest = hashlib.sha256()
     for answer in answers:
-        if answer.origin.tokenizer != tokenizer.fingerprint:
+        if answer.origin.tokenizer_fingerprint != tokenizer.fingerprint:
             raise TokenizerError(
                 f"The answers in {name} were written with another tokenizer than {tokenizer.name}. Choose the one of "
-                f"{answer.origin.model}."
+                f"{answer.origin.model_name}."
             )
         if max(answer.answer_ids, default=0) >= tokenizer.vocab_size:
             raise CorpusError(f"An answer in {name} holds a token that {tokenizer.name} does not define.")
@@ -219,29 +239,26 @@ def count_answers(answers: Iterable[Answer], tokenizer: Tokenizer, holdout: floa
     )
 
 
-def weights_fingerprint(model: LanguageModel) -> str:
-    """sha256 hex digest of what `model` computes with: the tensors of body and head, and how the head is scaled.
+def check_holdout(holdout: float) -> None:
+    """Raise SettingError for a held-out share outside 0 <= holdout < 1."""
+    if not 0 <= holdout < 1:
+        raise SettingError(f"The held-out share is {holdout:g}; it must be at least 0 and less than 1.")
+
+
+def model_fingerprint(model: LanguageModel) -> str:
+    """sha256 hex digest of what decides `model`'s text: the tensors of body and head, its scaling, end tokens, context.
 
     The same weights in another dtype are another model here, since they can write other text.
     """
     head = model.head
-    digest = hashlib.sha256(repr((type(model.body).__name__, head.logit_scale, head.soft_cap)).encode())
-    tensors = dict(model.body.named_parameters()) | dict(model.body.named_buffers())
-    tensors |= (
-        {"head.weight": head.weight} if head.bias is None else {"head.weight": head.weight, "head.bias": head.bias}
-    )
-    for name, tensor in sorted(tensors.items()):
+    plain = (type(model.body).__name__, head.logit_scale, head.soft_cap, model.eos_ids, model.max_length)
+    digest = hashlib.sha256(repr(plain).encode())
+    body = dict(model.body.named_parameters()) | dict(model.body.named_buffers())
+    head_tensors = {"head.weight": head.weight} | ({} if head.bias is None else {"head.bias": head.bias})
+    for name, tensor in sorted((body | head_tensors).items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-Key = tuple[tuple[int, ...], int]
-
-
-def answer_key(answer: Answer) -> Key:
-    """What tells the answers of one origin apart: the prompt's ids and the number of the sample."""
-    return answer.prompt_ids, answer.sample
 
 
 @dataclass(frozen=True)
@@ -296,18 +313,18 @@ def _resume(path: Path, origin: Origin) -> dict[Key, Answer]:
                 f"{path} holds text of another run: {_difference(answer.origin, origin)}. Choose another file for this "
                 "one."
             )
-        written.setdefault(answer_key(answer), answer)
+        written.setdefault(answer.key, answer)
     _drop_half_line(path)
     return written
 
 
 def _difference(theirs: Origin, ours: Origin) -> str:
     """The first respect in which two origins differ, in words."""
-    if theirs.weights != ours.weights:
-        return f"it was written by a model with other weights or in another dtype ({theirs.model})"
-    if theirs.tokenizer != ours.tokenizer:
+    if theirs.model_fingerprint != ours.model_fingerprint:
+        return f"it was written by another model ({theirs.model_name}), or by the same one in another dtype"
+    if theirs.tokenizer_fingerprint != ours.tokenizer_fingerprint:
         return "it was written with another tokenizer or chat template"
-    name = next(name for name, value in asdict(ours).items() if name != "model" and value != getattr(theirs, name))
+    name = next(name for name, value in asdict(ours).items() if value != getattr(theirs, name))
     return f"its {name.replace('_', ' ')} is {getattr(theirs, name):g}, not {getattr(ours, name):g}"
 
 
@@ -376,11 +393,15 @@ class _Report:
             self._on_progress(min(1.0, share), f"{self._done:,} of {self._total:,} answers, {self._tokens:,} tokens")
 
 
+def _are_ids(values: list[object]) -> bool:
+    return all(type(value) is int and value >= 0 for value in values)
+
+
 def _origin(model: LanguageModel, tokenizer: Tokenizer, settings: AnswerSettings) -> Origin:
     sampling = settings.sampling
     return Origin(
-        weights=weights_fingerprint(model),
-        tokenizer=tokenizer.fingerprint,
+        model_fingerprint=model_fingerprint(model),
+        tokenizer_fingerprint=tokenizer.fingerprint,
         max_new_tokens=settings.max_new_tokens,
         # 1 and 1.0 are one setting.
         temperature=float(sampling.temperature),
@@ -388,7 +409,7 @@ def _origin(model: LanguageModel, tokenizer: Tokenizer, settings: AnswerSettings
         top_p=float(sampling.top_p),
         min_p=float(sampling.min_p),
         seed=sampling.seed,
-        model=model.name,
+        model_name=model.name,
     )
 
 

@@ -6,19 +6,15 @@ import time
 from argparse import Namespace
 from dataclasses import asdict
 
-from vocabtrim_core.commands.loading import open_tokenizer
+from vocabtrim_core.commands.loading import check_out, open_tokenizer
 from vocabtrim_core.corpora import read_file
 from vocabtrim_core.counting import count_files
 from vocabtrim_core.embedded import Progress
-from vocabtrim_core.errors import SettingError
 
 
 def run(arguments: Namespace, report: Progress) -> dict:
     """Count the files and save the counts where that was asked for."""
-    if arguments.out and arguments.out.suffix != ".npz":
-        raise SettingError(f"Counts are saved as a .npz file; {arguments.out} has another ending.")
-    if arguments.out and not arguments.out.absolute().parent.is_dir():
-        raise SettingError(f"The folder of {arguments.out} does not exist. Make it first, or save elsewhere.")
+    check_out(arguments.out, ".npz", "Counts are")
     files = [read_file(path) for path in arguments.files]
     tokenizer = open_tokenizer(arguments.tokenizer, report)
     began = time.perf_counter()
