@@ -10,8 +10,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-MAX_RECORD_CHARACTERS = 10_000_000
-
 
 @dataclass(frozen=True)
 class CorpusFile:
@@ -83,3 +81,5 @@ class BadRecord:
 
 
 OnBad = Callable[[BadRecord], None]
+# Takes a line (or row) of the shard that is being read, and what is wrong with it.
+Report = Callable[[int, str], None]
