@@ -22,9 +22,10 @@ import numpy as np
 import torch
 
 from vocabtrim_core import defaults
-from vocabtrim_core.counting import CountedFile, TokenCounts, is_held_out
+from vocabtrim_core.counting import CountedFile, Tally, TokenCounts, check_holdout, content_hash
 from vocabtrim_core.decoding.batched import decode_batch
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
+from vocabtrim_core.fast_tokenization import FlatIds
 from vocabtrim_core.models import LanguageModel, ModelPair
 from vocabtrim_core.prompts import Prompt, is_unicode
 from vocabtrim_core.sampling import SamplingSettings
@@ -208,9 +209,9 @@ def count_answers(answers: Iterable[Answer], tokenizer: Tokenizer, holdout: floa
     data set's; its sha256 is that of these answers' lines. Raises TokenizerError for text of another tokenizer,
     CorpusError for no answers, SettingError for a `holdout` outside 0 <= holdout < 1.
     """
-    check_holdout(holdout)
-    counts = np.zeros((2, tokenizer.vocab_size), dtype=np.int64)  # [calibration or held-out, V]
-    documents = [0, 0]
+    tally = Tally(tokenizer.vocab_size, check_holdout(holdout))
+    rows: list[tuple[int, ...]] = []
+    prompts: list[int] = []
     digest = hashlib.sha256()
     for answer in answers:
         if answer.origin.tokenizer_fingerprint != tokenizer.fingerprint:
@@ -220,29 +221,14 @@ def count_answers(answers: Iterable[Answer], tokenizer: Tokenizer, holdout: floa
             )
         if max(answer.answer_ids, default=0) >= tokenizer.vocab_size:
             raise CorpusError(f"An answer in {name} holds a token that {tokenizer.name} does not define.")
-        side = is_held_out(answer.prompt.encode(), holdout)
-        np.add.at(counts[int(side)], np.array(answer.answer_ids, dtype=np.int64), 1)
-        documents[side] += 1
+        rows.append(answer.answer_ids)
+        prompts.append(content_hash(answer.prompt.encode()))
         digest.update(answer.to_line().encode())
-    if not sum(documents):
+    if not rows:
         raise CorpusError(f"{name} holds no answers.")
-    return TokenCounts(
-        calibration=counts[0],
-        held_out=counts[1],
-        calibration_documents=documents[0],
-        held_out_documents=documents[1],
-        files=(CountedFile(name, digest.hexdigest(), sum(documents), int(counts.sum())),),
-        tokenizer_name=tokenizer.name,
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        vocab_size=tokenizer.vocab_size,
-        holdout=float(holdout),
-    )
-
-
-def check_holdout(holdout: float) -> None:
-    """Raise SettingError for a held-out share outside 0 <= holdout < 1."""
-    if not 0 <= holdout < 1:
-        raise SettingError(f"The held-out share is {holdout:g}; it must be at least 0 and less than 1.")
+    tally.add(FlatIds.of(rows), np.array(prompts, dtype=np.uint64))
+    file = CountedFile(name, digest.hexdigest(), len(rows), int(tally.total.sum()))
+    return TokenCounts.of(tally, tokenizer, [file])
 
 
 def model_fingerprint(model: LanguageModel) -> str:

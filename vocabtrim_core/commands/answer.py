@@ -6,9 +6,10 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from vocabtrim_core.commands import loading
+from vocabtrim_core.counting import check_holdout
 from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.generated import AnswerSettings, author, check_holdout, count_answers, write_answers
+from vocabtrim_core.generated import AnswerSettings, author, count_answers, write_answers
 from vocabtrim_core.models import load_pair
 from vocabtrim_core.prompts import read_prompts
 
