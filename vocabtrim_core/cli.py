@@ -113,7 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--json", action="store_true", help="print one JSON object")
         return added
 
-    _count_arguments(command("count", "count the tokens of text and chat files"))
+    _count_arguments(command("count", "count the tokens of a corpus: files, folders and data sets of text and chats"))
     _answer_arguments(command("answer", "have the target or the drafter answer prompts, as text to count"))
     _coverage_arguments(command("coverage", "show which share of a text the k most frequent tokens cover"))
     _generate_arguments(command("generate", "decode after a prompt and show every cycle"))
@@ -122,7 +122,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".txt, .md or .jsonl")
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="a file (text, source code, jsonl, json, csv, parquet, arrow, token ids; plain, .gz or .zst), a folder, "
+        "a glob, or hf:NAME[:CONFIG][:SPLIT] for a data set",
+    )
     parser.add_argument(
         "--tokenizer",
         default="embedded",
@@ -136,6 +142,33 @@ def _count_arguments(parser: argparse.ArgumentParser) -> None:
         default=defaults.HOLDOUT,
         metavar="SHARE",
         help="share of documents to hold out (%(default)s)",
+    )
+    parser.add_argument("--field", metavar="NAME", help="the field with the text or the chat (detected)")
+    parser.add_argument(
+        "--roles",
+        choices=("all", "assistant"),
+        default="all",
+        help="count whole chats, or only what the assistant wrote (%(default)s)",
+    )
+    parser.add_argument(
+        "--newlines", choices=("lf", "keep"), default="lf", help="turn CRLF into LF, or keep it (%(default)s)"
+    )
+    parser.add_argument("--encoding", metavar="NAME", help="of text files, such as latin-1 (detected)")
+    parser.add_argument("--token-dtype", choices=("uint16", "uint32"), help="of .bin files with token ids (detected)")
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="this machine's cores, or a Ray cluster (%(default)s)",
+    )
+    parser.add_argument(
+        "--ray-address", metavar="ADDRESS", help="the cluster, with --engine ray ($RAY_ADDRESS, else one is made here)"
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FOLDER",
+        help="keep finished parts there, and do not count again what is there",
     )
 
 

@@ -1,7 +1,5 @@
 """Counting: the right tokens on the right side, traceable, and the same whatever the order, the cuts or the engine."""
 
-import gzip
-import json
 from pathlib import Path
 
 import numpy as np
@@ -9,19 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.counting.helpers import chat, jsonl, same
+from tests.counting.helpers import chat, jsonl
 from tests.npm_tokenizers import npm_tokenizer_folder
 from tests.tiny_tokenizer import CONTROL_TEXTS, make_tiny_tokenizer
-from vocabtrim_core.corpora import CorpusFile, ReadingOptions, plan_shards, read_file, text_blocks
+from vocabtrim_core.corpora import CorpusFile, read_file, text_blocks
 from vocabtrim_core.counting import (
     MAX_BAD_RECORDS,
     CountedFile,
     TokenCounts,
     count_files,
-    count_shards,
-    run,
-    run_count,
-    shard_counts,
 )
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
 from vocabtrim_core.fast_tokenization import LibraryEncoder
@@ -73,7 +67,7 @@ def test_chats_are_rendered_with_the_template(tokenizer: Tokenizer) -> None:
 def test_chats_without_a_template(tmp_path) -> None:
     """Bug: a traceback, or chats counted as bare text without a word."""
     plain = make_tiny_tokenizer(tmp_path / "plain", chat_template=None)
-    with pytest.raises(TokenizerError, match="chats to count.*no chat template"):
+    with pytest.raises(TokenizerError, match=r"chats to count.*no chat template"):
         count_files([CorpusFile("chats.jsonl", chat("Hi").encode())], plain)
 
 
