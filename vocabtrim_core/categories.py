@@ -144,9 +144,11 @@ def _categories(texts: list[str]) -> np.ndarray:
         Category.BYTES: has(_STRAY),
         Category.WHITESPACE: only(_SPACE),
         Category.DIGITS: only(_SPACE, _NUMBER),
-        Category.CODE: is_code | has(_CODE) & only(_SPACE, _LOWER, _UPPER, _NUMBER, _SYMBOL, _CODE, *punctuation)
+        Category.CODE: is_code
+        | has(_CODE) & only(_SPACE, _LOWER, _UPPER, _NUMBER, _SYMBOL, _CODE, *punctuation)
         | latin & has(_NUMBER, _PAIR, _PROSE, _SYMBOL),
-        Category.WORD_START: latin & only(_SPACE, _LOWER, _UPPER, _MARK, _HYPHEN, _APOSTROPHE)
+        Category.WORD_START: latin
+        & only(_SPACE, _LOWER, _UPPER, _MARK, _HYPHEN, _APOSTROPHE)
         & (classes[starts] == _SPACE),
         Category.WORD_PART: latin & only(_LOWER, _UPPER, _MARK, _HYPHEN, _APOSTROPHE),
         Category.PUNCTUATION: only(_SPACE, *punctuation),

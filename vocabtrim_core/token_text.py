@@ -1,8 +1,8 @@
 """What a token spells: its bytes, and a form of it that a person can read.
 
 Tokenizers write their vocabulary in one of two ways. Byte-level BPE (GPT-2, Llama 3, Qwen) spells every byte as a
-printable letter, so that a token may be any run of bytes. The SentencePiece way (Gemma, Llama 2) writes text with `▁` for
-a space, and has a token `<0x00>`..`<0xFF>` for every byte, to fall back on for characters without a token.
+printable letter, so that a token may be any run of bytes. The SentencePiece way (Gemma, Llama 2) writes text with `▁`
+for a space, and has a token `<0x00>`..`<0xFF>` for every byte, to fall back on for characters without a token.
 """
 
 from __future__ import annotations
@@ -23,12 +23,26 @@ _LONGEST_RUN = 4
 def byte_fallback_ids(tokenizer: Tokenizer) -> list[int]:
     """Ids of the tokens `<0x00>`..`<0xFF>`, in that order; empty where the tokenizer has no byte fallback.
 
-    Byte-level BPE has none: there a single byte is a token like any other, most of them letters with counts of their
-    own, and there is nothing to fall back from.
+    Byte-level BPE has none: there a single byte is a token like any other, and half of them are letters, digits and
+    signs with counts of their own.
     """
     found = [tokenizer.id_of(piece) for piece in _BYTE_TOKENS]
     ids = [token_id for token_id in found if token_id is not None]
     return ids if len(ids) == len(found) else []
+
+
+def byte_ids(tokenizer: Tokenizer) -> list[int]:
+    """Ids of the tokens that spell characters without a token of their own, whatever the kind of tokenizer.
+
+    They are the byte-fallback tokens or, in byte-level BPE, the single bytes that UTF-8 has outside ASCII (0x80..0xF4
+    without 0xC0 and 0xC1). Keeping the latter is insurance against a script that the corpus does not show, at some cost
+    for the rest where k is small.
+    """
+    if not is_byte_level(tokenizer):
+        return byte_fallback_ids(tokenizer)
+    letters = {latin: letter for letter, latin in _latin_of_letter().items()}
+    found = [tokenizer.id_of(letters[chr(byte)]) for byte in range(0x80, 0xF5) if byte not in (0xC0, 0xC1)]
+    return [token_id for token_id in found if token_id is not None]
 
 
 def is_byte_level(tokenizer: Tokenizer) -> bool:
