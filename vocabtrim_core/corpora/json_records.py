@@ -23,14 +23,12 @@ def jsonl_documents(shard: Shard, options: ReadingOptions, report: Report) -> It
     """The document of each line; blank lines are none."""
     with open_shard(shard) as reader:
         for number, line in enumerate(lines(reader), start=1):
-            if line is None:
-                report(number, f"longer than {limits.MAX_RECORD_BYTES:,} bytes")
-            elif b"\r" in line.rstrip(b"\r") and not _is_json(line):
-                # On old Macs CR ends a line, and no string in JSON holds one as it is.
-                for part in line.split(b"\r"):
-                    yield from _line_document(part, number, options, report)
+            try:
+                document = parse_record(orjson.loads(line or b""), number, options)
+            except ValueError:
+                yield from _second_look(line, number, options, report)
             else:
-                yield from _line_document(line, number, options, report)
+                yield document
 
 
 def json_documents(shard: Shard, options: ReadingOptions, report: Report) -> Iterator[Document]:
@@ -72,19 +70,24 @@ def lines(reader: Reader) -> Iterator[bytes | None]:
         yield b"".join(chunks) if size <= limits.MAX_RECORD_BYTES else None
 
 
-def _line_document(line: bytes, number: int, options: ReadingOptions, report: Report) -> Iterator[Document]:
-    if not line or line.isspace():
+def _second_look(line: bytes | None, number: int, options: ReadingOptions, report: Report) -> Iterator[Document]:
+    """The documents of a line that the fast way refused: most often one that is blank or bad."""
+    if line is None:
+        report(number, f"longer than {limits.MAX_RECORD_BYTES:,} bytes")
+    elif line.isspace() or not line:
         return
-    try:
+    elif b"\r" in line.rstrip(b"\r") and not _is_json(line):
+        # On old Macs CR ends a line, and no string in JSON holds one as it is.
+        for part in line.split(b"\r"):
+            yield from _second_look(part, number, options, report)
+    else:
         try:
-            document = parse_record(orjson.loads(line), number, options)
-        except JSONDecodeError:
             # The json library also takes NaN, numbers of any size and, in fields that are not used, any string.
             document = parse_record(_load(line), number, options, check_unicode=True)
-    except ValueError as error:
-        report(number, str(error))
-    else:
-        yield document
+        except ValueError as error:
+            report(number, str(error))
+        else:
+            yield document
 
 
 def _is_json(line: bytes) -> bool:
@@ -235,7 +238,8 @@ class _Values:
             if len(self._text) - self._at > limits.MAX_RECORD_BYTES:
                 raise _NotJsonError(f"a value is longer than {limits.MAX_RECORD_BYTES:,} characters, or is cut short")
             # Twice as much each time, so that a long value is not decoded from its start too often.
-            self._fill(len(self._text) - self._at)
+            pending = len(self._text) - self._at
+            self._fill(min(pending, limits.MAX_RECORD_BYTES + 1 - pending))
         return self._next
 
     def _move(self, end: int) -> None:

@@ -175,8 +175,12 @@ class _Lines:
             if line is None:
                 self._report(self.number, f"longer than {limits.MAX_RECORD_BYTES:,} bytes")
                 continue
-            # A lone CR is a line end too where the csv module sees one.
-            yield from _AFTER_CR.split(line.decode("utf-8", MARK_INVALID) + "\n")
+            text = line.decode("utf-8", MARK_INVALID) + "\n"
+            if b"\r" in line[:-1]:
+                # The csv module takes a lone CR for a line end.
+                yield from _AFTER_CR.split(text)
+            else:
+                yield text
 
 
 def _chained(first: str, rest: Iterator[str]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from vocabtrim_core.corpora.shards import Reader, Shard, open_shard
 
 BLOCK_CHARACTERS = 2_000
 # A file is cut at the first line end at or after each multiple of this, whatever the shards, which are whole pieces.
-PIECE_BYTES = 8 * 2**20
+PIECE_BYTES = 2**20
 
 
 def text_documents(shard: Shard, options: ReadingOptions, report: Report) -> Iterator[Document]:
