@@ -265,7 +265,8 @@ def test_bombs_are_refused(monkeypatch, suffix: str, compression: str) -> None:
     assert len(bomb) < 60_000
     with peak_memory_below(2**25):
         message = error_of(f"bomb{suffix}{COMPRESSIONS[compression]}", bomb)
-    assert "decompresses to far more" in message
+    # As JSON it may be given up even before: it is one value without an end.
+    assert "decompresses to far more" in message or "a value is longer than" in message
 
 
 def test_absolute_bounds(monkeypatch, tmp_path) -> None:
