@@ -1,4 +1,4 @@
-"""The command line: `python -m vocabtrim_core count|coverage|generate|compare`.
+"""The command line: `python -m vocabtrim_core count|answer|coverage|generate|compare`.
 
 The result goes to stdout (with `--json` as one object), progress to stderr. A user's mistake is one line on stderr and
 exit code 2. Each command is a module of `commands`, imported once the arguments are known to be well-formed.
@@ -20,6 +20,7 @@ from vocabtrim_core import defaults
 from vocabtrim_core.errors import SettingError, VocabTrimError
 
 PROGRAM = "vocabtrim_core"
+PROMPTS_HELP = "one object a line with turns, prompt or messages; the first turn is used"
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -112,7 +113,8 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--json", action="store_true", help="print one JSON object")
         return added
 
-    _count_arguments(command("count", "count the tokens of text and chat files"))
+    _count_arguments(command("count", "count the tokens of a corpus: files, folders and data sets of text and chats"))
+    _answer_arguments(command("answer", "have the target or the drafter answer prompts, as text to count"))
     _coverage_arguments(command("coverage", "show which share of a text the k most frequent tokens cover"))
     _generate_arguments(command("generate", "decode after a prompt and show every cycle"))
     _compare_arguments(command("compare", "time vanilla, untrimmed and trimmed decoding of the same prompts"))
@@ -120,7 +122,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _count_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help=".txt, .md or .jsonl")
+    parser.add_argument(
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="a file (text, source code, jsonl, json, csv, parquet, arrow, token ids; plain, .gz or .zst), a folder, "
+        "a glob, or hf:NAME[:CONFIG][:SPLIT] for a data set",
+    )
     parser.add_argument(
         "--tokenizer",
         default="embedded",
@@ -135,6 +143,60 @@ def _count_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="share of documents to hold out (%(default)s)",
     )
+    parser.add_argument("--field", metavar="NAME", help="the field with the text or the chat (detected)")
+    parser.add_argument(
+        "--roles",
+        choices=("all", "assistant"),
+        default="all",
+        help="count whole chats, or only what the assistant wrote (%(default)s)",
+    )
+    parser.add_argument(
+        "--newlines", choices=("lf", "keep"), default="lf", help="turn CRLF into LF, or keep it (%(default)s)"
+    )
+    parser.add_argument("--encoding", metavar="NAME", help="of text files, such as latin-1 (detected)")
+    parser.add_argument("--token-dtype", choices=("uint16", "uint32"), help="of .bin files with token ids (detected)")
+    parser.add_argument(
+        "--engine",
+        choices=("local", "ray"),
+        default="local",
+        help="this machine's cores, or a Ray cluster (%(default)s)",
+    )
+    parser.add_argument(
+        "--ray-address", metavar="ADDRESS", help="the cluster, with --engine ray ($RAY_ADDRESS, else one is made here)"
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FOLDER",
+        help="keep finished parts there, and do not count again what is there",
+    )
+
+
+def _answer_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompts", type=Path, metavar="PROMPTS.jsonl", help=PROMPTS_HELP)
+    parser.add_argument("--by", choices=("target", "drafter"), required=True, help="which model writes")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="ANSWERS.jsonl",
+        help="the data set; what it holds already is not written again",
+    )
+    parser.add_argument("--counts-out", type=Path, metavar="COUNTS.npz", help="count the answers and save that there")
+    parser.add_argument(
+        "--holdout",
+        type=float,
+        default=defaults.HOLDOUT,
+        metavar="SHARE",
+        help="share of prompts whose answers are held out of the counts (%(default)s)",
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="use only the first N prompts of the file")
+    parser.add_argument("--samples", type=int, default=1, metavar="N", help="answers to each prompt (%(default)s)")
+    parser.add_argument(
+        "--batch", type=int, default=defaults.BATCH, metavar="N", help="answers written at a time (%(default)s)"
+    )
+    _model_arguments(parser)
+    _sampling_arguments(parser)
 
 
 def _coverage_arguments(parser: argparse.ArgumentParser) -> None:
@@ -167,7 +229,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompts",
         type=Path,
         metavar="FILE.jsonl",
-        help="one object a line with turns, prompt or messages; the first turn is used",
+        help=PROMPTS_HELP,
     )
     parser.add_argument("--limit", type=int, metavar="N", help="use only the first N prompts of the file")
     parser.add_argument(
@@ -177,19 +239,37 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
+    _model_arguments(parser)
+    option = parser.add_argument
+    option(
+        "--counts",
+        type=Path,
+        metavar="COUNTS.npz",
+        help="what ranks the tokens (for the embedded model: counts of its own text)",
+    )
+    option(
+        "--k",
+        type=int,
+        metavar="N",
+        help=f"size of the draft vocabulary ({defaults.KEPT_TOKENS}, or all tokens where fewer)",
+    )
+    option("--gamma", type=int, default=defaults.GAMMA, metavar="N", help="draft length (%(default)s)")
+    option("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; may be repeated")
+    _sampling_arguments(parser)
+
+
+def _model_arguments(parser: argparse.ArgumentParser) -> None:
+    option = parser.add_argument
+    option("--target", default="embedded", metavar="FOLDER|ID", help="the model that decides (%(default)s)")
+    option("--drafter", default="embedded", metavar="FOLDER|ID", help="the model that proposes (%(default)s)")
+    option("--dtype", choices=defaults.DTYPES, default=defaults.DTYPES[0], help="(%(default)s)")
+
+
+def _sampling_arguments(parser: argparse.ArgumentParser) -> None:
     def option(flag: str, kind: type, default: object, metavar: str, help: str) -> None:
         parser.add_argument(flag, type=kind, default=default, metavar=metavar, help=help)
 
-    option("--target", str, "embedded", "FOLDER|ID", "the model that decides (%(default)s)")
-    option("--drafter", str, "embedded", "FOLDER|ID", "the model that proposes (%(default)s)")
-    parser.add_argument("--dtype", choices=defaults.DTYPES, default=defaults.DTYPES[0], help="(%(default)s)")
-    option(
-        "--counts", Path, None, "COUNTS.npz", "what ranks the tokens (for the embedded model: counts of its own text)"
-    )
-    option("--k", int, None, "N", f"size of the draft vocabulary ({defaults.KEPT_TOKENS}, or all tokens where fewer)")
-    option("--gamma", int, defaults.GAMMA, "N", "draft length (%(default)s)")
     option("--max-new-tokens", int, defaults.MAX_NEW_TOKENS, "N", "tokens to generate at most (%(default)s)")
-    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; may be repeated")
     option("--temperature", float, 0.0, "T", "0 is greedy (%(default)s)")
     option("--top-k", int, 0, "N", "sample from the N likeliest tokens; 0 is off (%(default)s)")
     option("--top-p", float, 1.0, "SHARE", "sample from the likeliest tokens of this share; 1 is off (%(default)s)")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -31,6 +32,9 @@ class Tokenizer:
     rather than spell text (turn marks, tool calls, padding), ascending. `fingerprint` is the sha256 of its vocabulary,
     merges, normalisation, splitting, added tokens and chat template: two tokenizers with the same fingerprint count the
     same text alike, wherever they were loaded from.
+
+    `plain` and `control` are its two forms in the `tokenizers` library, only ever read: the one takes the characters of
+    control tokens for text, the other for control tokens. Neither cuts or pads.
     """
 
     name: str
@@ -38,21 +42,29 @@ class Tokenizer:
     vocab_size: int
     control_ids: tuple[int, ...]
     eos_ids: tuple[int, ...]
+    plain: tokenizers.Tokenizer = field(repr=False, compare=False)
+    control: tokenizers.Tokenizer = field(repr=False, compare=False)
     _chat: PreTrainedTokenizerBase = field(repr=False, compare=False)
-    _plain: tokenizers.Tokenizer = field(repr=False, compare=False)
 
     @property
     def has_chat_template(self) -> bool:
         return bool(self._chat.chat_template)
 
     @cached_property
+    def template_digest(self) -> str:
+        """sha256 hex digest of what renders chats beside the fingerprint: the texts of BOS, EOS and their like."""
+        return hashlib.sha256(
+            json.dumps(self._chat.special_tokens_map, sort_keys=True, default=str).encode()
+        ).hexdigest()
+
+    @cached_property
     def control_texts(self) -> tuple[str, ...]:
         """The characters of every control token, in the order of `control_ids`."""
-        return tuple(str(self._plain.id_to_token(i)) for i in self.control_ids)
+        return tuple(str(self.plain.id_to_token(i)) for i in self.control_ids)
 
     def encode_texts(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text. Literal control-token text stays text; nothing is added at either end."""
-        return [encoding.ids for encoding in self._plain.encode_batch_fast(list(texts), add_special_tokens=False)]
+        return [encoding.ids for encoding in self.plain.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> list[int]:
         """Token ids of a chat rendered with the chat template, whose control tokens are control tokens.
@@ -60,16 +72,44 @@ class Tokenizer:
         Control-token text inside a message stays text. Raises `TokenizerError` where there is no template, it
         refuses the messages, or a role holds such text.
         """
+        rendered = self.render_chat(messages, add_generation_prompt)
+        if any(self.holds_control_text(message["content"]) for message in messages):
+            return self._encode_around(messages, add_generation_prompt)
+        return self._control_encode(rendered)
+
+    def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
+        """The chat in the template's words. Control-token text inside a message looks like the template's own.
+
+        Raises `TokenizerError` where there is no template, it refuses the messages, or a role holds such text.
+        """
         if not self.has_chat_template:
             raise TokenizerError(f"The tokenizer {self.name} has no chat template. Use plain text instead of a chat.")
-        if any(text in message.get("role", "") for message in messages for text in self.control_texts):
+        if any(self.holds_control_text(message.get("role", "")) for message in messages):
             raise TokenizerError(
                 "A role of the chat holds a control token. Use a plain role such as user or assistant."
             )
-        contents = [message["content"] for message in messages]
-        if any(text in content for content in contents for text in self.control_texts):
-            return self._encode_around(messages, add_generation_prompt)
-        return self._control_encode(self._render(messages, add_generation_prompt))
+        try:
+            rendered = self._chat.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=add_generation_prompt
+            )
+        except (TemplateError, TypeError, KeyError, ValueError) as error:
+            raise TokenizerError(f"The chat template of {self.name} refuses these messages: {error}.") from error
+        return str(rendered)
+
+    def turn_ends(self, roles: Sequence[str]) -> list[int | None]:
+        """For each turn of a chat with these roles, the control token that the template puts after its content.
+
+        After an assistant's turn it is the token that a model ends the turn with. None where there is no such token.
+        Raises `TokenizerError` as `render_chat` does, and where the template drops or moves a turn.
+        """
+        _, *after = self._around([{"role": role, "content": ""} for role in roles], False)
+        control = set(self.control_ids)
+        return [next((i for i in self._control_encode(text) if i in control), None) for text in after]
+
+    def holds_control_text(self, text: str) -> bool:
+        """Whether the characters of a control token occur in `text`."""
+        starts, by_start = self._control_starts
+        return any(text.startswith(by_start[found[1]], found.start()) for found in starts.finditer(text))
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """The ids that a model should answer: one user turn where there is a chat template, else BOS and the text."""
@@ -80,45 +120,56 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of a sequence of ids, control tokens written out."""
-        return self._plain.decode(list(ids), skip_special_tokens=False)
+        return self.plain.decode(list(ids), skip_special_tokens=False)
 
     def id_of(self, piece: str) -> int | None:
         """The id of a vocabulary entry as the tokenizer file spells it, or None."""
-        return self._plain.token_to_id(piece)
+        return self.plain.token_to_id(piece)
 
     def piece(self, token_id: int) -> str:
         """The vocabulary entry as the tokenizer file spells it ("Ġthe"); empty for an id that it does not define."""
-        return self._plain.id_to_token(token_id) or ""
-
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
-        try:
-            rendered = self._chat.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=add_generation_prompt
-            )
-        except (TemplateError, TypeError, KeyError, ValueError) as error:
-            raise TokenizerError(f"The chat template of {self.name} refuses these messages: {error}.") from error
-        return str(rendered)
+        return self.plain.id_to_token(token_id) or ""
 
     def _control_encode(self, rendered: str) -> list[int]:
-        return list(self._chat(rendered, add_special_tokens=False)["input_ids"])
+        return self.control.encode(rendered, add_special_tokens=False).ids
 
     def _encode_around(self, messages: Sequence[Message], add_generation_prompt: bool) -> list[int]:
-        """Render with stand-ins for the contents, then encode the template's part and the contents apart."""
+        """The template's part and the contents, each encoded apart."""
+        first, *after = self._around(messages, add_generation_prompt)
+        ids = self._control_encode(first)
+        for content, text in zip(self.encode_texts([message["content"] for message in messages]), after, strict=True):
+            ids += content + self._control_encode(text)
+        return ids
+
+    def _around(self, messages: Sequence[Message], add_generation_prompt: bool) -> list[str]:
+        """What the template puts before the first content, and after each: found by rendering stand-ins for them."""
         stand_ins = [f"\u2060{hashlib.sha256(f'{i}'.encode()).hexdigest()}\u2060" for i in range(len(messages))]
-        rendered = self._render(
+        rendered = self.render_chat(
             [{**message, "content": mark} for message, mark in zip(messages, stand_ins, strict=True)],
             add_generation_prompt,
         )
-        ids: list[int] = []
-        for message, mark in zip(messages, stand_ins, strict=True):
+        parts = []
+        for mark in stand_ins:
             before, found, rendered = rendered.partition(mark)
             if not found:
                 raise TokenizerError(
-                    f"The chat template of {self.name} drops or moves a message, so control-token text inside the chat "
-                    "cannot be kept apart. Remove such text from the messages."
+                    f"The chat template of {self.name} drops or moves a message, so the messages cannot be kept apart "
+                    "from the template's words. Leave that message out, or the control-token text in this chat."
                 )
-            ids += self._control_encode(before) + self.encode_texts([message["content"]])[0]
-        return ids + self._control_encode(rendered)
+            parts.append(before)
+        return [*parts, rendered]
+
+    @cached_property
+    def _control_starts(self) -> tuple[re.Pattern[str], dict[str, tuple[str, ...]]]:
+        """A pattern that finds the first two characters of any control token, and the control tokens by those.
+
+        There may be hundreds; looking for each of them in every message would take longer than encoding.
+        """
+        by_start: dict[str, tuple[str, ...]] = {}
+        for text in self.control_texts:
+            by_start[text[:2]] = (*by_start.get(text[:2], ()), text)
+        # The lookahead finds starts that overlap, as in "<<|".
+        return re.compile(f"(?=({'|'.join(map(re.escape, by_start)) or '(?!)'}))", re.DOTALL), by_start
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
@@ -156,8 +207,10 @@ def _wrap(name: str, chat: PreTrainedTokenizerBase, backend: tokenizers.Tokenize
     control = [token["id"] for token in definition["added_tokens"] if _is_control(token, str(chat.chat_template))]
     eos_ids = (int(chat.eos_token_id),) if chat.eos_token_id is not None else ()
     vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+    backend.no_truncation()
+    backend.no_padding()
     plain = _plain_form(definition, frozenset(control))
-    return Tokenizer(name, fingerprint, vocab_size, tuple(sorted(control)), eos_ids, chat, plain)
+    return Tokenizer(name, fingerprint, vocab_size, tuple(sorted(control)), eos_ids, plain, backend, chat)
 
 
 def _is_control(added_token: dict, chat_template: str) -> bool:

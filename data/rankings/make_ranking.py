@@ -12,11 +12,13 @@ import argparse
 import gzip
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from vocabtrim_core.counting import CountedFile, TokenCounts, is_held_out
+from vocabtrim_core.counting import CountedFile, Tally, TokenCounts, content_hash
+from vocabtrim_core.fast_tokenization import FlatIds
 from vocabtrim_core.tokenization import load_tokenizer
 
 GENERATED = Path(__file__).parent.parent / "target_generated.jsonl.gz"
@@ -25,28 +27,19 @@ HOLDOUT = 0.1
 
 def main(tokenizer_folder: Path) -> None:
     tokenizer = load_tokenizer(tokenizer_folder)
-    counts = np.zeros((2, tokenizer.vocab_size), dtype=np.int64)  # [calibration or held-out, V]
-    documents = [0, 0]
+    rows, prompts = [], []
     with gzip.open(GENERATED, "rt", encoding="utf-8") as lines:
         for record in map(json.loads, lines):
-            side = is_held_out(json.dumps(record["prompt_ids"]).encode(), HOLDOUT)
-            counts[int(side)] += np.bincount(record["answer_ids"], minlength=tokenizer.vocab_size)
-            documents[side] += 1
+            rows.append(record["answer_ids"])
+            prompts.append(content_hash(json.dumps(record["prompt_ids"]).encode()))
+    tally = Tally(tokenizer.vocab_size, HOLDOUT)
+    tally.add(FlatIds.of(rows), np.array(prompts, dtype=np.uint64))
     sha256 = hashlib.sha256(GENERATED.read_bytes()).hexdigest()
-    result = TokenCounts(
-        calibration=counts[0],
-        held_out=counts[1],
-        calibration_documents=documents[0],
-        held_out_documents=documents[1],
-        files=(CountedFile(GENERATED.name, sha256, sum(documents), int(counts.sum())),),
-        tokenizer_name="SmolLM2-135M-Instruct",
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        vocab_size=tokenizer.vocab_size,
-        holdout=HOLDOUT,
-    )
+    file = CountedFile(GENERATED.name, sha256, len(rows), int(tally.total.sum()))
+    result = replace(TokenCounts.of(tally, tokenizer, [file]), tokenizer_name="SmolLM2-135M-Instruct")
     result.save(Path(__file__).parent / "smollm2-target-generated.npz")
     print(f"{result.tokens:,} tokens, {result.distinct:,} distinct, {result.documents:,} answers")
-    print(f"held out: {documents[1]:,} answers, {counts[1].sum():,} tokens")
+    print(f"held out: {result.held_out_documents:,} answers, {result.held_out.sum():,} tokens")
 
 
 if __name__ == "__main__":

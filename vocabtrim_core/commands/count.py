@@ -1,4 +1,4 @@
-"""`count`: the tokens of text and chat files."""
+"""`count`: the tokens of a corpus."""
 
 from __future__ import annotations
 
@@ -6,24 +6,45 @@ import time
 from argparse import Namespace
 from dataclasses import asdict
 
-from vocabtrim_core.commands.loading import open_tokenizer
-from vocabtrim_core.corpora import read_file
-from vocabtrim_core.counting import count_files
+from vocabtrim_core.commands.loading import check_out, open_tokenizer
+from vocabtrim_core.corpora import BadRecord, ReadingOptions, plan_shards
+from vocabtrim_core.counting import check_holdout, run_count
 from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import SettingError
 
+MAX_FILE_LINES = 20
+
 
 def run(arguments: Namespace, report: Progress) -> dict:
-    """Count the files and save the counts where that was asked for."""
-    if arguments.out and arguments.out.suffix != ".npz":
-        raise SettingError(f"Counts are saved as a .npz file; {arguments.out} has another ending.")
-    if arguments.out and not arguments.out.absolute().parent.is_dir():
-        raise SettingError(f"The folder of {arguments.out} does not exist. Make it first, or save elsewhere.")
-    files = [read_file(path) for path in arguments.files]
+    """Count the corpus and save the counts where that was asked for. The speed is that of what was not resumed."""
+    check_out(arguments.out, ".npz", "Counts are")
+    check_holdout(arguments.holdout)
+    if arguments.ray_address and arguments.engine != "ray":
+        raise SettingError("--ray-address is of use with --engine ray only.")
+    options = ReadingOptions(
+        field=arguments.field,
+        roles=arguments.roles,
+        newlines=arguments.newlines,
+        encoding=arguments.encoding,
+        token_dtype=arguments.token_dtype,
+    )
+    unusable: list[BadRecord] = []
+    shards = plan_shards(arguments.sources, options, on_bad=unusable.append)
     tokenizer = open_tokenizer(arguments.tokenizer, report)
     began = time.perf_counter()
-    counts = count_files(files, tokenizer, arguments.holdout, report)
+    done = run_count(
+        shards,
+        tokenizer,
+        options,
+        arguments.holdout,
+        arguments.engine,
+        arguments.resume,
+        report,
+        arguments.ray_address,
+        unusable,
+    )
     seconds = time.perf_counter() - began
+    counts = done.counts
     if arguments.out:
         counts.save(arguments.out)
     return {
@@ -31,13 +52,18 @@ def run(arguments: Namespace, report: Progress) -> dict:
         "documents": counts.documents,
         "distinct": counts.distinct,
         "vocab_size": counts.vocab_size,
-        "tokens_per_second": counts.tokens / seconds,
+        "tokens_per_second": done.counted_tokens / seconds,
         "seconds": seconds,
+        "engine": arguments.engine,
+        "encoder": done.encoder,
+        "parts": done.shards,
+        "resumed_parts": done.resumed_shards,
         "holdout": counts.holdout,
         "held_out_tokens": int(counts.held_out.sum()),
         "held_out_documents": counts.held_out_documents,
         "bad_records": counts.bad_record_count,
         "first_bad_records": [asdict(record) for record in counts.bad_records],
+        "warnings": sorted({shard.warning for shard in shards if shard.warning}),
         "files": [asdict(file) for file in counts.files],
         "tokenizer": {"name": counts.tokenizer_name, "fingerprint": counts.tokenizer_fingerprint},
         "out": str(arguments.out) if arguments.out else None,
@@ -45,20 +71,28 @@ def run(arguments: Namespace, report: Progress) -> dict:
 
 
 def describe(result: dict) -> str:
-    """The totals, a line a file, and what was skipped."""
+    """The totals, a line a file (of the largest), and what was skipped."""
+    largest = sorted(result["files"], key=lambda file: -file["tokens"])[:MAX_FILE_LINES]
     lines = [
         f"{result['tokens']:,} tokens in {result['documents']:,} documents, counted with {result['tokenizer']['name']} "
-        f"at {result['tokens_per_second']:,.0f} tokens per second.",
+        f"at {result['tokens_per_second']:,.0f} tokens per second ({result['encoder']}).",
         f"{result['distinct']:,} of {result['vocab_size']:,} tokens of the vocabulary occur.",
         f"Held out: {result['held_out_tokens']:,} tokens in {result['held_out_documents']:,} documents.",
-        "",
-        *(f"  {file['name']}: {file['tokens']:,} tokens, {file['documents']:,} documents" for file in result["files"]),
     ]
+    if result["resumed_parts"]:
+        lines.append(f"{result['resumed_parts']:,} of {result['parts']:,} parts had been counted before.")
+    lines += [
+        "",
+        *(f"  {file['name']}: {file['tokens']:,} tokens, {file['documents']:,} documents" for file in largest),
+    ]
+    if len(result["files"]) > len(largest):
+        lines.append(f"  and {len(result['files']) - len(largest):,} files more")
     if result["bad_records"]:
-        lines += ["", f"Lines skipped: {result['bad_records']:,}."]
-        lines += [f"  {bad['file']}:{bad['line']}: {bad['reason']}" for bad in result["first_bad_records"]]
+        lines += ["", f"Records skipped: {result['bad_records']:,}."]
+        lines += [f"  {BadRecord(**bad).where}: {bad['reason']}" for bad in result["first_bad_records"]]
         if result["bad_records"] > len(result["first_bad_records"]):
             lines.append("  ...")
+    lines += [f"\nNote: {warning}" for warning in result["warnings"]]
     if result["out"]:
         lines += ["", f"Saved to {result['out']}."]
     return "\n".join(lines)

@@ -27,6 +27,14 @@ def open_tokenizer(source: str, report: Progress) -> Tokenizer:
     return load_tokenizer(embedded_target_folder(report) if source == EMBEDDED else source)
 
 
+def check_out(path: Path | None, suffix: str, what: str) -> None:
+    """Refuse a place to save to, before the work. `what` begins the sentence: "Counts are"."""
+    if path and path.suffix != suffix:
+        raise SettingError(f"{what} saved as a {suffix} file; {path} has another ending.")
+    if path and not path.absolute().parent.is_dir():
+        raise SettingError(f"The folder of {path} does not exist. Make it first, or save elsewhere.")
+
+
 def open_counts(path: Path | None) -> TokenCounts:
     """The counts at `path`, or the shipped ones."""
     return TokenCounts.load(path or shipped_counts_path())
@@ -69,10 +77,12 @@ def generation_settings(arguments: Namespace) -> GenerationSettings:
     """The decoding options as settings. SettingError where one is out of its range."""
     if not all(stop and is_unicode(stop) for stop in arguments.stop):
         raise SettingError("A stop string is empty or not valid Unicode text. Leave --stop out, or give it some text.")
-    sampling = SamplingSettings(
-        arguments.temperature, arguments.top_k, arguments.top_p, arguments.min_p, arguments.seed
-    )
-    return GenerationSettings(arguments.gamma, arguments.max_new_tokens, sampling)
+    return GenerationSettings(arguments.gamma, arguments.max_new_tokens, sampling_settings(arguments))
+
+
+def sampling_settings(arguments: Namespace) -> SamplingSettings:
+    """The sampling options as settings. SettingError where one is out of its range."""
+    return SamplingSettings(arguments.temperature, arguments.top_k, arguments.top_p, arguments.min_p, arguments.seed)
 
 
 def stop_condition(target: LanguageModel, tokenizer: Tokenizer, arguments: Namespace) -> StopCondition:

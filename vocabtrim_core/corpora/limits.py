@@ -1,0 +1,11 @@
+"""Bounds on what is read, so that no file, however made, exhausts memory or disk. Looked up at each use."""
+
+MAX_FILE_BYTES = 200 * 2**20  # An upload, or a file read whole.
+MAX_RECORD_BYTES = 10_000_000  # A line, or a value of a JSON array.
+CHUNK_BYTES = 2**20  # Read at a time.
+
+# Real text compresses 3 to 20 times, monotonous logs 200 times. A small file may do as it likes.
+MAX_COMPRESSION_RATIO = 500
+FREE_BYTES = 64 * 2**20
+MAX_DECOMPRESSED_BYTES = 256 * 2**30
+MAX_SPOOLED_BYTES = 8 * 2**30  # A compressed parquet or Arrow file, which must lie on disk to be read.

@@ -1,0 +1,223 @@
+"""Counting a corpus: its shards by an engine, their histograms summed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Shard, nothing_usable, plan_shards
+from vocabtrim_core.counting.cluster import count_on_ray
+from vocabtrim_core.counting.counts import MAX_BAD_RECORDS, CountedFile, TokenCounts
+from vocabtrim_core.counting.local import Batch, Event, count_locally
+from vocabtrim_core.counting.shard_counts import Job, ShardCounts
+from vocabtrim_core.counting.split import check_holdout
+from vocabtrim_core.counting.state import open_state
+from vocabtrim_core.counting.tally import Tally
+from vocabtrim_core.errors import CorpusError
+from vocabtrim_core.fast_tokenization import Encoders
+from vocabtrim_core.tokenization import Tokenizer
+
+# Loading the fast encoder takes longer than counting less than this with the other.
+FAST_FROM_BYTES = 8 * 2**20
+
+Engine = Literal["local", "ray"]
+ENGINES: tuple[Engine, ...] = ("local", "ray")
+
+Progress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class CountRun:
+    """Finished counts and how they came about: `counted_tokens` in this run, the rest being resumed."""
+
+    counts: TokenCounts
+    counted_tokens: int
+    shards: int
+    resumed_shards: int
+    encoder: str
+
+
+def count_files(
+    files: Sequence[CorpusFile],
+    tokenizer: Tokenizer,
+    holdout: float = 0.1,
+    on_progress: Progress | None = None,
+    options: ReadingOptions | None = None,
+) -> TokenCounts:
+    """Count the tokens of `files`, holding out about `holdout` of the documents; see `run_count`."""
+    if not files:
+        raise CorpusError("There is nothing to count; choose at least one file.")
+    options = options or ReadingOptions()
+    return count_shards(plan_shards(files, options), tokenizer, options, holdout, on_progress=on_progress)
+
+
+def count_shards(
+    shards: Sequence[Shard],
+    tokenizer: Tokenizer,
+    options: ReadingOptions | None = None,
+    holdout: float = 0.1,
+    engine: Engine = "local",
+    state_folder: Path | None = None,
+    on_progress: Progress | None = None,
+) -> TokenCounts:
+    """The counts of `run_count`."""
+    return run_count(shards, tokenizer, options, holdout, engine, state_folder, on_progress).counts
+
+
+def run_count(
+    shards: Sequence[Shard],
+    tokenizer: Tokenizer,
+    options: ReadingOptions | None = None,
+    holdout: float = 0.1,
+    engine: Engine = "local",
+    state_folder: Path | None = None,
+    on_progress: Progress | None = None,
+    ray_address: str | None = None,
+    bad_records: Sequence[BadRecord] = (),
+) -> CountRun:
+    """Count the tokens of `shards`, holding out about `holdout` of the documents.
+
+    The same histograms whatever the engine, the order in which shards are finished, and how often the count was ended
+    and resumed. With a `state_folder`, finished shards are kept there, and those that are there already (of the same
+    content, tokenizer, options and held-out share) are not counted again. Control-token text in a corpus is counted as
+    text; chats as `DocumentEncoder` says. `bad_records` were found before, in planning.
+    `on_progress(share, message)` is called as it goes, with the share done in 0..1; what it raises cancels.
+    Raises CorpusError for no shards, a file that cannot be read or a named one without a usable record, TokenizerError
+    for chats where there is no chat template, SettingError for a `holdout` outside 0 <= holdout < 1 or an engine that
+    cannot be used.
+    """
+    holdout = check_holdout(holdout)
+    if not shards:
+        raise CorpusError("There is nothing to count; choose at least one file.")
+    fast = not all(shard.bytes for shard in shards) or sum(shard.bytes for shard in shards) >= FAST_FROM_BYTES
+    job = Job(Encoders(tokenizer, fast), options or ReadingOptions(), holdout)
+    total = _Total(shards, job)
+    report = _Report(shards, on_progress)
+    resumed, todo = 0, []
+    with ExitStack() as stack:
+        state = stack.enter_context(open_state(state_folder, job)) if state_folder else None
+        for shard in shards:
+            if state and (counts := state.load(shard)):
+                total.add(shard, counts)
+                report(shard, counts.tokens, finished=True)
+                resumed += 1
+            else:
+                todo.append(shard)
+        resumed_tokens = total.tokens
+        for event in stack.enter_context(closing(_events(todo, job, engine, ray_address))):
+            if isinstance(event, Batch):
+                report(event.shard, event.tokens, event.characters)
+                continue
+            if state:
+                state.save(event.shard, event.counts)
+            total.add(event.shard, event.counts)
+            report(event.shard, event.counts.tokens, finished=True)
+    return CountRun(
+        counts=total.token_counts(bad_records),
+        counted_tokens=total.tokens - resumed_tokens,
+        shards=len(shards),
+        resumed_shards=resumed,
+        encoder=job.encoders.plain.name,
+    )
+
+
+def _events(shards: Sequence[Shard], job: Job, engine: Engine, ray_address: str | None) -> Generator[Event, None, None]:
+    if not shards:
+        return
+    if engine == "ray":
+        yield from count_on_ray(shards, job, ray_address)
+    else:
+        yield from count_locally(shards, job)
+
+
+@dataclass
+class _File:
+    """What was found in the shards of a file so far."""
+
+    shards_left: int = 0
+    documents: int = 0
+    tokens: int = 0
+    content_sum: int = 0
+    first_bad: BadRecord | None = None
+
+
+class _Total:
+    """The sum of shards, which may come in any order."""
+
+    def __init__(self, shards: Sequence[Shard], job: Job) -> None:
+        self._tokenizer = job.encoders.tokenizer
+        self._tally = Tally(self._tokenizer.vocab_size, job.holdout)
+        self._files: dict[str, _File] = {}
+        self._uploads: dict[str, str] = {}
+        self._bad: list[BadRecord] = []
+        self._bad_count = 0
+        self.tokens = 0
+        for shard in shards:
+            self._files.setdefault(shard.file, _File()).shards_left += 1
+            if isinstance(shard.source, CorpusFile):
+                self._uploads[shard.file] = shard.source.sha256
+
+    def add(self, shard: Shard, counts: ShardCounts) -> None:
+        """Raises CorpusError where `shard` was the last of a named file that has no usable record."""
+        counts.total.add_to(self._tally.total)
+        counts.held_out.add_to(self._tally.held_out)
+        for side, documents in enumerate(counts.documents):
+            self._tally.documents[side] += documents
+        self._bad = sorted([*self._bad, *counts.bad_records])[:MAX_BAD_RECORDS]
+        self._bad_count += counts.bad_record_count
+        self.tokens += counts.tokens
+        file = self._files[shard.file]
+        file.shards_left -= 1
+        file.documents += sum(counts.documents)
+        file.tokens += counts.tokens
+        file.content_sum = (file.content_sum + counts.content_sum) % 2**64
+        file.first_bad = min([bad for bad in (file.first_bad, *counts.bad_records) if bad], default=None)
+        if not file.shards_left and not file.documents and shard.named:
+            raise nothing_usable(shard.file, file.first_bad)
+
+    def token_counts(self, bad_records: Sequence[BadRecord]) -> TokenCounts:
+        """All together, with bad records that were found before. CorpusError where there is no document."""
+        bad = sorted([*self._bad, *bad_records])[:MAX_BAD_RECORDS]
+        if not sum(self._tally.documents):
+            reason = f" The first problem: {bad[0].where}: {bad[0].reason}." if bad else ""
+            raise CorpusError(f"None of the files has a usable record.{reason}")
+        files = [
+            CountedFile(name, self._uploads.get(name) or _digest(file), file.documents, file.tokens)
+            for name, file in self._files.items()
+            if file.documents
+        ]
+        return TokenCounts.of(self._tally, self._tokenizer, files, bad, self._bad_count + len(bad_records))
+
+
+def _digest(file: _File) -> str:
+    return hashlib.sha256(f"{file.content_sum} {file.documents}".encode()).hexdigest()
+
+
+class _Report:
+    """Turns what was counted into the share done (of stored bytes; of shards, where those are not known)."""
+
+    def __init__(self, shards: Sequence[Shard], on_progress: Progress | None) -> None:
+        self._on_progress = on_progress
+        self._by_bytes = all(shard.bytes for shard in shards)
+        self._weight = sum(shard.bytes for shard in shards) if self._by_bytes else len(shards)
+        self._done = 0
+        self._tokens = 0
+        self._at_work: dict[str, tuple[int, int]] = {}  # bytes and tokens of unfinished shards, by name
+
+    def __call__(self, shard: Shard, tokens: int, characters: int = 0, finished: bool = False) -> None:
+        if finished:
+            self._at_work.pop(shard.name, None)
+            self._done += shard.bytes if self._by_bytes else 1
+            self._tokens += tokens
+        else:
+            part, before = self._at_work.get(shard.name, (0, 0))
+            # A compressed shard has more characters than bytes; it is not done before it is finished.
+            self._at_work[shard.name] = (min(part + characters, shard.bytes), before + tokens)
+        if self._on_progress is not None:
+            parts, tokens_at_work = map(sum, zip((0, 0), *self._at_work.values(), strict=True))
+            share = (self._done + (parts if self._by_bytes else 0)) / self._weight
+            self._on_progress(share, f"{shard.file}: {self._tokens + tokens_at_work:,} tokens in all")
