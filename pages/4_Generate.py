@@ -21,7 +21,7 @@ EXAMPLES = {
     "Summarise": "Summarise in two sentences: The lighthouse was built in 1874 on a rock that the sea covers twice a "
     "day. Its keepers rowed out with every tide until 1962, when the lamp became automatic. Today volunteers keep "
     "the tower, and visitors climb its 132 steps in summer.",
-    "Emoji": "Tell a tiny story about a cat 🐈 and a lighthouse, using several emojis.",
+    "Translate": "Translate into French: The keeper's café opens at eight, and on Sundays the crêpes are free.",
 }
 WHAT = {
     "vanilla": "The target alone, one token a pass.",

@@ -7,11 +7,15 @@ import re
 from pathlib import Path
 
 import pytest
+from streamlit.delta_generator import DeltaGenerator
 from streamlit.testing.v1 import AppTest
 from tiny_models import save_first_layer, save_tiny_llama
 from tiny_tokenizer import make_tiny_tokenizer
 
+from pages.components import resources
+from pages.components.side_by_side import Session
 from vocabtrim_core.embedded import embedded_target_folder
+from vocabtrim_core.evaluation.comparison import Turn
 
 APP = Path(__file__).resolve().parent.parent / "app.py"
 SAMPLE = {"corpus": "sample"}
@@ -315,3 +319,36 @@ def test_embedded_pair_end_to_end(embedded_target: Path) -> None:
     assert_sound(app)
     assert not app.error
     assert "identical, token for token" in told(app)
+
+
+def test_two_sessions_do_not_time_at_once(tiny: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches a run that starts while another session is timing, and one that never starts after it."""
+    notices: list[str] = []
+    lock = resources._timing_lock()
+    lock.acquire()
+    monkeypatch.setattr(DeltaGenerator, "info", lambda self, body, **options: notices.append(body) or lock.release())
+    app = generate(open_page("pages/4_Generate.py", **(tiny | {"max_new_tokens": "4", "repeats": "1"})), "the mat")
+    assert_sound(app)
+    assert "Another session" in notices[0]
+    assert app.session_state["_side_by_side"].complete
+    assert lock.acquire(blocking=False)
+    lock.release()
+
+
+def test_interrupted_run_keeps_its_tokens_and_frees_the_machine(tiny: dict[str, str]) -> None:
+    """Catches a Stop that loses what was decoded, or after which nobody can run any more."""
+    app = generate(open_page("pages/4_Generate.py", **(tiny | {"max_new_tokens": "8", "repeats": "1"})), "the dog")
+    session = app.session_state["_side_by_side"]
+    again = Session(session.contest, session.settings, session.prompt, session.prompt_ids)
+
+    def stop_at_third_cycle(turn: Turn) -> None:
+        if len(again.cycles[turn]) == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), resources.machine_to_itself():
+        again.run(stop_at_third_cycle)
+    assert not again.complete
+    assert len(again.shown("vanilla")) == 3
+    assert again.summarise() is None
+    assert resources._timing_lock().acquire(blocking=False)
+    resources._timing_lock().release()
