@@ -37,10 +37,11 @@ _DATASET_NOTES = (_DATASET_STATE, "dataset_info.json", "dataset_dict.json")
 
 @dataclass(frozen=True)
 class _File:
-    """A file to read: `name` as the user knows it; `named` where it was named by itself."""
+    """A file to read: `name` as the user knows it; `named` where it was named by itself; `real` behind all links."""
 
     name: str
     path: Path
+    real: Path
     named: bool
 
 
@@ -77,9 +78,9 @@ def plan_shards(
             shards.append(_upload_shard(source, options))
         else:
             for file in _files(source):
-                if (resolved := file.path.resolve()) in seen:
+                if file.real in seen:
                     continue
-                seen.add(resolved)
+                seen.add(file.real)
                 try:
                     shards += _file_shards(file, options, target_bytes)
                 except CorpusError as error:
@@ -102,14 +103,14 @@ def _files(source: str | Path) -> Iterator[_File]:
         if path.is_dir():
             yield from _files_in(path)
         elif path.exists() or not glob.has_magic(str(path)):
-            yield _File(path.name, path, named=True)
+            yield _File(path.name, path, path.resolve(), named=True)
         else:
             matches = sorted(map(Path, glob.glob(str(path), recursive=True)))
             if not matches:
                 raise CorpusError(f"No file matches {source}.")
             for match in matches:
                 if match.is_file() and format_of(match.name)[0]:
-                    yield _File(str(match), match, named=False)
+                    yield _File(str(match), match, match.resolve(), named=False)
     except (OSError, ValueError) as error:
         raise CorpusError(f"{source} cannot be read: {error}.") from None
 
@@ -122,7 +123,7 @@ def _files_in(folder: Path) -> Iterator[_File]:
         for name in sorted(names) if saved is None else saved:
             if not name.startswith(".") and name not in _DATASET_NOTES and format_of(name)[0] not in (None, "tokens"):
                 path = Path(root, name)
-                yield _File(str(path.relative_to(folder.parent)), path, named=False)
+                yield _File(str(path.relative_to(folder.parent)), path, path.resolve(), named=False)
 
 
 def _saved_dataset_files(folder: Path) -> list[str] | None:
