@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tiny_tokenizer import make_tiny_tokenizer
+from tests.tiny_tokenizer import make_tiny_byte_fallback, make_tiny_tokenizer
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.vocabulary import Ranking, check_k, draft_vocabulary, forced_token_ids, rank_tokens
 
@@ -48,7 +48,7 @@ def test_order_is_by_count_then_id_and_filler_comes_last(case: tuple[np.ndarray,
 
 @given(counts_and_forced(), st.data())
 def test_offsets_and_mask_describe_the_same_tokens(case: tuple[np.ndarray, list[int]], data: st.DataObject) -> None:
-    """Bug: `d2t` written as absolute ids, or ids not ascending, so that an EAGLE-3 reader maps drafts to other tokens."""
+    """Bug: `d2t` written as absolute ids, or ids not ascending, so that EAGLE-3 readers map drafts elsewhere."""
     ranking = rank_tokens(*case, "t")
     k = data.draw(st.integers(max(1, ranking.forced), ranking.vocab_size))
     vocabulary = draft_vocabulary(ranking, k)
@@ -97,12 +97,55 @@ def test_a_forced_id_outside_the_vocabulary_is_refused(forced: list[int]) -> Non
 
 @pytest.mark.parametrize("counted", [8, 12, 20])
 def test_padded_vocabularies_rank_only_what_all_sides_have(counted: int) -> None:
-    """Bug: counts longer or shorter than the models' vocabulary shift the ids or rank ids that a model does not have."""
+    """Bug: counts longer or shorter than the models' vocabulary shift the ids or rank ids that a model lacks."""
     counts = np.arange(counted, dtype=np.int64)  # the higher the id, the more frequent
     ranking = rank_tokens(counts, [2], "t", usable=12)
     assert sorted(ranking.ids.tolist()) == list(range(12))
     assert ranking.ids[0] == 2 and ranking.ids[1] == min(counted, 12) - 1
     assert ranking.observed == min(counted, 12) - 1  # all but id 0
+
+
+@given(counts_and_forced(), st.data())
+def test_pinned_in_front_and_banned_at_the_end(case: tuple[np.ndarray, list[int]], data: st.DataObject) -> None:
+    """Bug: a banned token in a draft vocabulary, a pinned one outside, or k that runs into the banned ones."""
+    counts, forced = case
+    free = [i for i in range(len(counts)) if i not in forced]
+    pinned = data.draw(st.lists(st.sampled_from(free), max_size=5) if free else st.just([]))
+    left = [i for i in free if i not in pinned]
+    banned = data.draw(st.lists(st.sampled_from(left), max_size=5) if left else st.just([]))
+    ranking = rank_tokens(counts, forced, "t", pinned=pinned, banned=banned)
+    assert sorted(ranking.ids.tolist()) == list(range(len(counts)))
+    assert set(ranking.ids[: ranking.forced].tolist()) == {*forced, *pinned}
+    assert set(ranking.ids[ranking.largest_k :].tolist()) == set(banned)
+    plain = [i for i in rank_tokens(counts, forced, "t").ids if i not in {*forced, *pinned, *banned}]
+    assert ranking.ids[ranking.forced : ranking.largest_k].tolist() == plain
+    assert not counts[ranking.ids[ranking.observed : ranking.largest_k]].any()
+    for k in range(max(1, ranking.forced), ranking.vocab_size + 1):
+        if k <= ranking.largest_k:
+            assert not set(banned) & set(draft_vocabulary(ranking, k).kept_ids.tolist())
+        elif k < ranking.vocab_size:
+            with pytest.raises(SettingError, match="banned"):
+                check_k(ranking, k)
+    assert check_k(ranking, ranking.vocab_size) == ranking.vocab_size
+
+
+@pytest.mark.parametrize("options", [{"forced": [3]}, {"forced": [], "pinned": [3]}])
+def test_a_token_that_must_stay_cannot_be_banned(options: dict) -> None:
+    """Bug: a banned end-of-sequence token, so that the drafter never proposes the end."""
+    with pytest.raises(SettingError, match=r"banned must stay.*: 3\."):
+        rank_tokens(np.ones(10, dtype=np.int64), name="t", banned=[3, 4], **options)
+
+
+@pytest.mark.parametrize("options", [{"pinned": [10]}, {"banned": [-1]}])
+def test_pins_and_bans_outside_the_vocabulary_are_refused(options: dict) -> None:
+    """Bug: an IndexError, or the last token in place of -1."""
+    with pytest.raises(SettingError, match="outside the vocabulary of 10"):
+        rank_tokens(np.ones(10, dtype=np.int64), [], "t", **options)
+
+
+def test_byte_fallback_tokens_are_forced(tmp_path: Path) -> None:
+    """Bug: a character without a token of its own cannot be drafted, because thin text never showed its bytes."""
+    assert forced_token_ids(make_tiny_byte_fallback(tmp_path / "t")).tolist() == list(range(257))
 
 
 def test_rankings_that_trim_differently_have_different_digests() -> None:
