@@ -15,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from vocabtrim_core.corpora import limits, text
 from vocabtrim_core.corpora.documents import BadRecord, CorpusFile, HubDataset, OnBad, ReadingOptions
@@ -212,12 +213,14 @@ def _cut(shard: Shard, target: int) -> list[Shard]:
 
 def _cut_row_groups(shard: Shard, target: int) -> list[Shard]:
     assert isinstance(shard.source, Path)
-    with pa.OSFile(str(shard.source)) as file:
-        groups = parquet_row_groups(file)
+    groups = parquet_row_groups(pq.read_metadata(str(shard.source)))
+    # Stored as well as the file as a whole.
+    stored = shard.bytes / max(1, sum(size for _, size in groups))
     starts: list[tuple[int, int | None]] = [(0, 1)]
     sizes = [0]
     row = 1
-    for index, (rows, size) in enumerate(groups):
+    for index, (rows, decompressed) in enumerate(groups):
+        size = round(decompressed * stored)
         if sizes[-1] and sizes[-1] + size > target:
             starts.append((index, row))
             sizes.append(0)
