@@ -41,7 +41,7 @@ def token_counts(draw) -> TokenCounts:
         tokenizer_fingerprint="f",
         vocab_size=4,
         holdout=0.1,
-        bad_records=tuple(sorted(bad)[: MAX_BAD_RECORDS]),
+        bad_records=tuple(sorted(bad)[:MAX_BAD_RECORDS]),
         bad_record_count=len(bad),
     )
 
@@ -166,5 +166,3 @@ def test_save_and_load_paths(tmp_path) -> None:
     with pytest.raises(CorpusError, match="cannot be written"):
         good.save(tmp_path / "folder.npz")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.npz"]
-
-
