@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.zipf import coverage_curve, fit_zipf, k_for_coverage, log_spaced_ranks, rank_frequency
+from vocabtrim_core.zipf import (
+    coverage_curve,
+    fit_zipf,
+    fit_zipf_mandelbrot,
+    k_for_coverage,
+    log_spaced_ranks,
+    rank_frequency,
+    rarest_share,
+)
 
 histograms = arrays(np.int64, st.integers(1, 60), elements=st.integers(0, 1_000))
 
@@ -52,10 +60,33 @@ def test_fit_tells_what_is_not_zipf():
     assert two_levels is not None and two_levels.distance > 0.1
 
 
-@given(histograms)
-def test_fit_of_any_histogram(counts):
+@pytest.mark.parametrize(("exponent", "offset"), [(1.0, 2.7), (1.3, 20.0), (1.1, 0.0)])
+def test_mandelbrot_recovers_both_parameters(exponent, offset):
+    """Bug: a wrong gradient ends the search early; without an offset to find, the fit is not Zipf's."""
+    probabilities = (np.arange(1, 30_001.0) + offset) ** -exponent
+    counts = np.random.default_rng(0).multinomial(5_000_000, probabilities / probabilities.sum())
+    fit, plain = fit_zipf_mandelbrot(counts), fit_zipf(counts)
+    assert fit is not None and plain is not None
+    assert fit.exponent == pytest.approx(exponent, abs=0.02) and fit.offset == pytest.approx(offset, rel=0.1, abs=0.1)
+    assert fit.distance <= plain.distance + 1e-4 and plain.offset == 0
+    assert fit.counts(np.array([1, 50])) == pytest.approx(counts[[0, 49]], rel=0.1)
+
+
+def test_rarest_share():
+    """Bug: the share of the commonest, or tokens that never occur left out of the vocabulary."""
+    counts = np.array([70, 0, 20, 0, 0, 6, 0, 4])
+    assert rarest_share(counts, 0.75) == pytest.approx(0.10)
+    assert rarest_share(counts, 0.5) == 0 and rarest_share(counts, 1) == 1
+    assert np.isnan(rarest_share(np.zeros(4, dtype=np.int64)))
+    with pytest.raises(SettingError):
+        rarest_share(counts, 1.5)
+
+
+@pytest.mark.parametrize("fit_law", [fit_zipf, fit_zipf_mandelbrot])
+@given(counts=histograms)
+def test_fit_of_any_histogram(fit_law, counts):
     """Bug: a division by zero or a NaN for few or odd counts."""
-    fit = fit_zipf(counts)
+    fit = fit_law(counts)
     if (counts >= 10).sum() < 10:
         assert fit is None
     else:

@@ -40,3 +40,16 @@ def make_tiny_tokenizer(folder: Path, text: str = TEXT, chat_template: str | Non
         config["chat_template"] = chat_template
     (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     return load_tokenizer(folder)
+
+
+def make_tiny_byte_fallback(folder: Path) -> Tokenizer:
+    """SentencePiece's way: `▁` for a space, and a token for every byte. The letter Ġ is in its vocabulary, too."""
+    pieces = ["<eos>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "a", "▁cat", "Ġ", "▁▁▁", "é"]
+    tokenizer = tokenizers.Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens(["<eos>"])
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return load_tokenizer(folder)

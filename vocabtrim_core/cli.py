@@ -200,7 +200,24 @@ def _answer_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _coverage_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("counts", type=Path, metavar="COUNTS.npz", help="what count --out saved")
+    parser.add_argument(
+        "counts",
+        nargs="*",
+        type=Path,
+        metavar="COUNTS",
+        help="what count --out saved, or {id: count} or {token: count} in a .pt or .json file; the first is measured, "
+        "and all are compared",
+    )
+    ranking = parser.add_mutually_exclusive_group()
+    ranking.add_argument(
+        "--mix",
+        type=_weights,
+        metavar="COUNTS=WEIGHT,...",
+        help="measure, and rank by, several corpora in these proportions",
+    )
+    ranking.add_argument(
+        "--list", type=Path, metavar="FILE", help="a ranking made elsewhere: a list of ids, or counts, in .pt or .json"
+    )
     parser.add_argument(
         "--k",
         type=_sizes,
@@ -213,6 +230,23 @@ def _coverage_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOLDER|ID",
         help="the tokenizer of the counts: its control tokens are in every draft vocabulary (the embedded model's, "
         "where the counts are of that one)",
+    )
+    parser.add_argument(
+        "--prior",
+        type=Path,
+        metavar="COUNTS.npz",
+        help="counts of other text, to smooth the ranking where text is thin",
+    )
+    for flag, help in (("--pin", "always keep these tokens"), ("--ban", "never keep these tokens")):
+        parser.add_argument(
+            flag,
+            type=_tokens,
+            default=[],
+            metavar="ID,...",
+            help=f"{help}; 'bytes' are those that spell rare characters byte by byte",
+        )
+    parser.add_argument(
+        "--missing", type=int, default=10, metavar="N", help="list the N most costly missing tokens (%(default)s)"
     )
 
 
@@ -282,3 +316,23 @@ def _sizes(text: str) -> list[int]:
         return [int(size) for size in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 1024,4096") from None
+
+
+def _weights(text: str) -> dict[Path, float]:
+    weights: dict[Path, float] = {}
+    try:
+        for part in text.split(","):
+            path, _, weight = part.rpartition("=")
+            if not path:
+                raise ValueError
+            weights[Path(path)] = weights.get(Path(path), 0.0) + float(weight)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form chat.npz=0.6,code.npz=0.4") from None
+    return weights
+
+
+def _tokens(text: str) -> list[str]:
+    tokens = [token.strip() for token in text.split(",")]
+    if not all(token == "bytes" or (token.isascii() and token.isdecimal()) for token in tokens):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids such as 11,4096")
+    return tokens

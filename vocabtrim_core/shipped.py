@@ -15,3 +15,8 @@ def shipped_counts_path() -> Path:
 def sample_corpus_path() -> Path:
     """A small corpus of chats."""
     return _DATA / "corpora" / "chat.jsonl"
+
+
+def sample_corpora() -> dict[str, Path]:
+    """Small corpora that differ in kind, by name (see the README beside them)."""
+    return {name: _DATA / "corpora" / f"{name}.jsonl" for name in ("chat", "prose", "code", "chinese")}

@@ -87,7 +87,7 @@ def _fit(counts: np.ndarray, has_offset: bool) -> ZipfFit | None:
 
     bounds = [(0.0, MAX_EXPONENT), (0.0, math.log1p(MAX_OFFSET) if has_offset else 0.0)]
     start = [1.0, 1.0 if has_offset else 0.0]
-    found = scipy.optimize.minimize(loss, start, jac=True, bounds=bounds, options={"ftol": 1e-15, "gtol": 1e-9}).x
+    found = scipy.optimize.minimize(loss, start, jac=True, bounds=bounds, options={"ftol": 1e-12, "gtol": 1e-8}).x
     exponent, offset = float(found[0]), float(np.expm1(found[1]))
     probabilities = _normalised(-exponent * np.log(ranks + offset))
     distance = float(np.abs(np.cumsum(probabilities) - np.cumsum(shares)).max())

@@ -288,6 +288,24 @@ def test_parquet_bombs(monkeypatch) -> None:
     assert "decompresses to far more" in error_of("a.parquet", sink.getvalue())
 
 
+@pytest.mark.parametrize("as_stream", [True, False])
+@pytest.mark.parametrize("as_dictionary", [True, False])
+def test_arrow_bombs(monkeypatch, as_stream: bool, as_dictionary: bool) -> None:
+    """Bug: the buffers inside an Arrow file are a bomb of their own, which pyarrow decompresses at once."""
+    monkeypatch.setattr(limits, "FREE_BYTES", 2**20)
+    column = pa.array(["a" * 50_000_000], pa.large_string())
+    batch = pa.record_batch({"text": column.dictionary_encode() if as_dictionary else column})
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    new = pa.ipc.new_stream if as_stream else pa.ipc.new_file
+    with new(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    assert len(sink.getvalue()) < 100_000
+    before = pa.total_allocated_bytes()
+    assert "decompresses to far more" in error_of("a.arrow", sink.getvalue())
+    assert pa.total_allocated_bytes() - before < 2**20
+
+
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])
 def test_damaged_compression(compression: str) -> None:
     """Bug: a download that was cut counts as a whole file; a file that is not compressed at all is a traceback."""

@@ -1,5 +1,10 @@
 """Counting: the right tokens on the right side, traceable, and the same whatever the order, the cuts or the engine."""
 
+import gzip
+import hashlib
+import json
+import threading
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -7,18 +12,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.counting.helpers import chat, jsonl
+from tests.counting.helpers import chat, jsonl, same
 from tests.npm_tokenizers import npm_tokenizer_folder
 from tests.tiny_tokenizer import CONTROL_TEXTS, make_tiny_tokenizer
-from vocabtrim_core.corpora import CorpusFile, read_file, text_blocks
+from vocabtrim_core.corpora import CorpusFile, ReadingOptions, plan_shards, read_file, text_blocks
 from vocabtrim_core.counting import (
     MAX_BAD_RECORDS,
     CountedFile,
     TokenCounts,
     count_files,
+    count_shards,
+    run,
+    run_count,
 )
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
-from vocabtrim_core.fast_tokenization import LibraryEncoder
+from vocabtrim_core.fast_tokenization import FastEncoder, LibraryEncoder, fast_version
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 
 DATA = Path(__file__).parent.parent.parent / "data"
@@ -128,6 +136,97 @@ def test_progress_and_cancel(tokenizer: Tokenizer, monkeypatch) -> None:
     shares.clear()
     count_files(files, tokenizer, on_progress=lambda share, message: shares.append(share))
     assert len(shares) > 4 and shares == sorted(shares) and shares[0] > 0 and shares[-1] == 1
+
+
+def threads() -> set[threading.Thread]:
+    return set(threading.enumerate())
+
+
+def test_cancelling_leaves_nothing_running(tokenizer: Tokenizer, monkeypatch) -> None:
+    """Bug: cancelled or failed counts go on in the background, hold files open and slow all that follows."""
+    monkeypatch.setattr(LibraryEncoder, "batch_characters", 1_000)
+    before = threads()
+    files = [CorpusFile(f"{i}.txt", b"The cat sat on the mat.\n" * 2_000) for i in range(6)]
+
+    def cancel(share: float, message: str) -> None:
+        raise CancelledError
+
+    with pytest.raises(CancelledError):
+        count_files(files, tokenizer, on_progress=cancel)
+    assert threads() == before
+    with pytest.raises(CorpusError, match="no usable record"):
+        count_files([*files, CorpusFile("bad.jsonl", b"oops")], tokenizer)
+    assert threads() == before
+
+
+# Any source, any cut, any encoder
+
+
+def test_cuts_compression_and_encoder_change_nothing(tmp_path, tokenizer: Tokenizer, monkeypatch) -> None:
+    """Bug: a document at a cut is lost or counted twice; a fast path counts otherwise than the slow one."""
+    lines = [json.dumps({"text": f"The {i} cat <|im_end|> é😀\n" * (i % 7 + 1)}) for i in range(400)]
+    lines[100:100] = ["oops", "", json.dumps({"messages": [{"role": "assistant", "content": "Hi <|im_end|>"}]})]
+    data = "\n".join(lines).encode()
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "a.jsonl").write_bytes(data)
+    (tmp_path / "packed").mkdir()
+    (tmp_path / "packed" / "a.jsonl.gz").write_bytes(gzip.compress(data))
+    upload = count_files([CorpusFile("a.jsonl", data)], tokenizer, 0.3)
+    cut = plan_shards([tmp_path / "plain"], target_bytes=3_000)
+    assert len(cut) > 5
+    found = [count_shards(shards, tokenizer, holdout=0.3) for shards in (cut, plan_shards([tmp_path / "packed"]))]
+    monkeypatch.setattr(run, "FAST_FROM_BYTES", 0)
+    counted = run_count(cut, tokenizer, holdout=0.3)
+    assert counted.encoder == ("fastokens" if fast_version() else "tokenizers") and counted.shards == len(cut)
+    assert same(counted.counts, found[0])
+    for counts in found:
+        assert np.array_equal(counts.calibration, upload.calibration)
+        assert np.array_equal(counts.held_out_groups, upload.held_out_groups)
+        assert (counts.documents, counts.bad_record_count) == (401, 1)
+        assert [bad.line for bad in counts.bad_records] == [101]
+    assert found[0].files[0].sha256 == found[1].files[0].sha256
+    assert upload.files[0].sha256 == hashlib.sha256(data).hexdigest()
+
+
+def test_only_what_the_assistant_wrote(tmp_path, tokenizer: Tokenizer) -> None:
+    """Bug: the role option is lost on the way, and users' words decide the ranking."""
+    data = "\n".join([chat("Hi", role="user"), chat("The cat", role="assistant")]).encode()
+    counts = count_files([CorpusFile("a.jsonl", data)], tokenizer, 0, options=ReadingOptions(roles="assistant"))
+    ids = [*tokenizer.encode_texts(["The cat"])[0], tokenizer.id_of("<|im_end|>")]
+    assert counts.calibration.tolist() == np.bincount(ids, minlength=tokenizer.vocab_size).tolist()
+    assert counts.documents == 1 and counts.bad_records[0].reason == "no message is the assistant's"
+
+
+def test_bad_files_in_a_folder_and_by_name(tmp_path, tokenizer: Tokenizer) -> None:
+    """Bug: one odd file in a folder ends the count of all; a file that was named is skipped in silence."""
+    (tmp_path / "good.txt").write_text("The cat")
+    (tmp_path / "bad.jsonl").write_text("oops\n")
+    counts = count_shards(plan_shards([tmp_path]), tokenizer)
+    assert [file.name.rpartition("/")[2] for file in counts.files] == ["good.txt"] and counts.bad_record_count == 1
+    with pytest.raises(CorpusError, match=r"bad\.jsonl has no usable record"):
+        count_shards(plan_shards([tmp_path / "good.txt", tmp_path / "bad.jsonl"]), tokenizer)
+    (tmp_path / "good.txt").unlink()
+    with pytest.raises(CorpusError, match=r"None of the files.*bad\.jsonl"):
+        count_shards(plan_shards([tmp_path]), tokenizer)
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path, tokenizer: Tokenizer, monkeypatch) -> None:
+    """Bug: a file is read or decompressed whole, batches pile up, or every shard's histogram is kept to the end."""
+    monkeypatch.setattr(run, "FAST_FROM_BYTES", 0)
+    for encoder in (FastEncoder, LibraryEncoder):
+        monkeypatch.setattr(encoder, "batch_characters", 50_000)
+    line = json.dumps({"text": "The cat sat on the mat, and the dog saw it.\n" * 200}) + "\n"
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt", compresslevel=1) as file:
+        for _ in range(1_500):
+            file.write(line)
+    count_files([jsonl("warm.jsonl", ["The cat"])], tokenizer)
+    tracemalloc.start()
+    try:
+        counts = count_shards(plan_shards([tmp_path / "a.jsonl.gz"]), tokenizer)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert counts.documents == 1_500 and peak < 6 * 2**20 < 1_500 * len(line) / 2
 
 
 # The held-out split

@@ -90,4 +90,6 @@ def _guarded(dataset: HubDataset, rows: IterableDataset) -> Iterator[dict]:
 
 def _not_opened(dataset: HubDataset, error: Exception) -> str:
     reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
-    return f"The data set {dataset.name} ({dataset.split}) cannot be read: {reason}."
+    return (
+        f"The data set {dataset.name} ({dataset.split}) cannot be read: {reason}. Check its name, and the connection."
+    )

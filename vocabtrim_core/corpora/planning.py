@@ -15,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from vocabtrim_core.corpora import limits, text
 from vocabtrim_core.corpora.documents import BadRecord, CorpusFile, HubDataset, OnBad, ReadingOptions
@@ -37,10 +38,11 @@ _DATASET_NOTES = (_DATASET_STATE, "dataset_info.json", "dataset_dict.json")
 
 @dataclass(frozen=True)
 class _File:
-    """A file to read: `name` as the user knows it; `named` where it was named by itself."""
+    """A file to read: `name` as the user knows it; `named` where it was named by itself; `real` behind all links."""
 
     name: str
     path: Path
+    real: Path
     named: bool
 
 
@@ -77,9 +79,9 @@ def plan_shards(
             shards.append(_upload_shard(source, options))
         else:
             for file in _files(source):
-                if (resolved := file.path.resolve()) in seen:
+                if file.real in seen:
                     continue
-                seen.add(resolved)
+                seen.add(file.real)
                 try:
                     shards += _file_shards(file, options, target_bytes)
                 except CorpusError as error:
@@ -102,14 +104,14 @@ def _files(source: str | Path) -> Iterator[_File]:
         if path.is_dir():
             yield from _files_in(path)
         elif path.exists() or not glob.has_magic(str(path)):
-            yield _File(path.name, path, named=True)
+            yield _File(path.name, path, path.resolve(), named=True)
         else:
             matches = sorted(map(Path, glob.glob(str(path), recursive=True)))
             if not matches:
                 raise CorpusError(f"No file matches {source}.")
             for match in matches:
                 if match.is_file() and format_of(match.name)[0]:
-                    yield _File(str(match), match, named=False)
+                    yield _File(str(match), match, match.resolve(), named=False)
     except (OSError, ValueError) as error:
         raise CorpusError(f"{source} cannot be read: {error}.") from None
 
@@ -122,7 +124,7 @@ def _files_in(folder: Path) -> Iterator[_File]:
         for name in sorted(names) if saved is None else saved:
             if not name.startswith(".") and name not in _DATASET_NOTES and format_of(name)[0] not in (None, "tokens"):
                 path = Path(root, name)
-                yield _File(str(path.relative_to(folder.parent)), path, named=False)
+                yield _File(str(path.relative_to(folder.parent)), path, path.resolve(), named=False)
 
 
 def _saved_dataset_files(folder: Path) -> list[str] | None:
@@ -211,12 +213,14 @@ def _cut(shard: Shard, target: int) -> list[Shard]:
 
 def _cut_row_groups(shard: Shard, target: int) -> list[Shard]:
     assert isinstance(shard.source, Path)
-    with pa.OSFile(str(shard.source)) as file:
-        groups = parquet_row_groups(file)
+    groups = parquet_row_groups(pq.read_metadata(str(shard.source)))
+    # Stored as well as the file as a whole.
+    stored = shard.bytes / max(1, sum(size for _, size in groups))
     starts: list[tuple[int, int | None]] = [(0, 1)]
     sizes = [0]
     row = 1
-    for index, (rows, size) in enumerate(groups):
+    for index, (rows, decompressed) in enumerate(groups):
+        size = round(decompressed * stored)
         if sizes[-1] and sizes[-1] + size > target:
             starts.append((index, row))
             sizes.append(0)

@@ -123,7 +123,7 @@ def open_seekable(shard: Shard) -> Iterator[pa.NativeFile]:
             while chunk := reader.read(limits.CHUNK_BYTES):
                 spooled.write(chunk)
                 if spooled.tell() > limits.MAX_SPOOLED_BYTES:
-                    raise DamagedError(_bomb(shard.file))
+                    raise DamagedError(bomb_sentence(shard.file))
             spooled.seek(0)
             yield stack.enter_context(pa.PythonFile(spooled, "r"))
         elif isinstance(shard.source, CorpusFile):
@@ -159,7 +159,7 @@ class Decompressed:
         self._produced += len(data)
         allowed = max(limits.FREE_BYTES, limits.MAX_COMPRESSION_RATIO * self._raw.tell())
         if self._produced > min(allowed, limits.MAX_DECOMPRESSED_BYTES):
-            raise DamagedError(_bomb(self._name))
+            raise DamagedError(bomb_sentence(self._name))
         return data
 
 
@@ -225,7 +225,8 @@ def _line_ends_before(path: Path, stop: int, _modified: int) -> int:
     return count
 
 
-def _bomb(name: str) -> str:
+def bomb_sentence(name: str) -> str:
+    """The sentence for a file that is not read because of what it decompresses to."""
     return (
         f"{name} decompresses to far more than a text of its size does, so it was not read further. Decompress it "
         "yourself if that is meant."

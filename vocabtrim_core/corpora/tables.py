@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import csv
 import re
+import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vocabtrim_core.corpora import limits
+from vocabtrim_core.corpora.arrow_bounds import check_arrow_stream
 from vocabtrim_core.corpora.documents import Document, ReadingOptions, Report
 from vocabtrim_core.corpora.encodings import MARK_INVALID
 from vocabtrim_core.corpora.fields import parse_record, usable_columns
 from vocabtrim_core.corpora.json_records import lines
-from vocabtrim_core.corpora.shards import DamagedError, Reader, Shard, open_seekable, open_shard
+from vocabtrim_core.corpora.shards import DamagedError, Reader, Shard, bomb_sentence, open_seekable, open_shard
 
-ARROW_FILE_MARK = b"ARROW1"
+_ARROW_FILE_MARK = b"ARROW1"
 _BATCH_ROWS = 1024
 _BATCH_BYTES = 16 * 2**20
 _DELIMITERS = ",;\t|"
@@ -65,54 +67,52 @@ def parquet_documents(shard: Shard, options: ReadingOptions, report: Report) -> 
         except ValueError as error:
             report(0, str(error))
             return
-        groups = range(shard.start, table.num_row_groups if shard.stop is None else shard.stop)
+        groups = parquet_row_groups(table.metadata)
+        decompressed = sum(size for _, size in groups)
+        if decompressed > max(limits.FREE_BYTES, limits.MAX_COMPRESSION_RATIO * file.size()):
+            raise DamagedError(bomb_sentence(shard.file))
         row = 1
-        for group in groups:
-            size = _check_group(shard.file, table.metadata.row_group(group), columns)
-            rows = table.metadata.row_group(group).num_rows
+        for group in range(shard.start, len(groups) if shard.stop is None else shard.stop):
+            rows, size = groups[group]
             batch_rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * rows // max(1, size)))
             for batch in table.iter_batches(batch_rows, row_groups=[group], columns=columns):
                 yield from _batch_documents(batch, row, options, report)
                 row += batch.num_rows
 
 
-def parquet_row_groups(file: pa.NativeFile) -> list[tuple[int, int]]:
-    """The rows, and the bytes as stored, of each row group."""
-    metadata = pq.read_metadata(file)
+def parquet_row_groups(metadata: pq.FileMetaData) -> list[tuple[int, int]]:
+    """The rows, and the decompressed bytes, of each row group.
+
+    What pyarrow knows of single columns is not asked for: on damaged metadata that ends the process.
+    """
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-    return [
-        (group.num_rows, sum(group.column(index).total_compressed_size for index in range(group.num_columns)))
-        for group in groups
-    ]
+    return [(max(0, group.num_rows), max(0, group.total_byte_size)) for group in groups]
 
 
 def arrow_documents(shard: Shard, options: ReadingOptions, report: Report) -> Iterator[Document]:
-    """The document of each row of an Arrow IPC file (feather 2) or stream."""
+    """The document of each row of an Arrow IPC stream, or file (feather 2), which is a stream within marks."""
     with open_seekable(shard) as file:
-        mark = file.read(len(ARROW_FILE_MARK))
-        file.seek(0)
-        table = pa.ipc.open_file(file) if mark == ARROW_FILE_MARK else pa.ipc.open_stream(file)
-        with table:
+        start = 8 if file.read(len(_ARROW_FILE_MARK)) == _ARROW_FILE_MARK else 0
+        file.seek(start)
+        try:
+            check_arrow_stream(shard.file, file)
+        except struct.error:
+            raise DamagedError(f"{shard.file} is a damaged Arrow file.") from None
+        file.seek(start)
+        with pa.ipc.open_stream(file) as table:
             try:
                 columns = usable_columns(table.schema.names, options)
             except ValueError as error:
                 report(0, str(error))
                 return
             row = 1
-            for batch in _batches(table):
+            for batch in table:
                 # Offsets in a damaged file may lead anywhere in memory.
                 batch.validate(full=True)
-                for start in range(0, batch.num_rows, _BATCH_ROWS):
-                    yield from _batch_documents(
-                        batch.select(columns).slice(start, _BATCH_ROWS), row + start, options, report
-                    )
+                wanted = batch.select(columns)
+                for first in range(0, batch.num_rows, _BATCH_ROWS):
+                    yield from _batch_documents(wanted.slice(first, _BATCH_ROWS), row + first, options, report)
                 row += batch.num_rows
-
-
-def _batches(table: pa.RecordBatchFileReader | pa.RecordBatchStreamReader) -> Iterable[pa.RecordBatch]:
-    if isinstance(table, pa.RecordBatchFileReader):
-        return (table.get_batch(index) for index in range(table.num_record_batches))
-    return table
 
 
 def _batch_documents(batch: pa.RecordBatch, first: int, options: ReadingOptions, report: Report) -> Iterator[Document]:
@@ -140,19 +140,6 @@ def _row_document(
         report(row, str(error))
     else:
         yield document
-
-
-def _check_group(name: str, group: pq.RowGroupMetaData, columns: list[str]) -> int:
-    """The decompressed bytes of `columns` in a row group. DamagedError where they are far more than what is stored."""
-    stored = decompressed = 0
-    for index in range(group.num_columns):
-        column = group.column(index)
-        if column.path_in_schema.split(".")[0] in columns:
-            stored += column.total_compressed_size
-            decompressed += column.total_uncompressed_size
-    if decompressed > max(limits.FREE_BYTES, limits.MAX_COMPRESSION_RATIO * stored):
-        raise DamagedError(f"{name} decompresses to far more than a text of its size does, so it was not read.")
-    return decompressed
 
 
 class _Lines:

@@ -99,24 +99,28 @@ def _connected(address: str | None) -> Iterator[Any]:
         yield ray
         return
     address = address or os.environ.get("RAY_ADDRESS")
-    # Other machines do not have this code; a local cluster needs neither a dashboard nor a third of the memory.
-    package = str(Path(vocabtrim_core.__file__).parent)
-    options: dict[str, Any] = (
-        {"address": address, "runtime_env": {"py_modules": [package]}}
-        if address
-        else {
+    # Workers need this code: those of a cluster get a copy, since they may run on other machines.
+    package = Path(vocabtrim_core.__file__).parent
+    if address:
+        options: dict[str, Any] = {"address": address, "runtime_env": {"py_modules": [str(package)]}}
+    else:
+        path = os.pathsep.join([str(package.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        options = {
             "num_cpus": usable_cores(),
             "object_store_memory": OBJECT_STORE_BYTES,
             "include_dashboard": False,
+            "runtime_env": {"env_vars": {"PYTHONPATH": path}},
         }
-    )
     try:
         ray.init(log_to_driver=False, logging_level=logging.ERROR, **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = (
-            f"The Ray cluster at {address} cannot be reached" if address else "A local Ray cluster cannot be started"
-        )
-        raise SettingError(f"{where}: {str(error).splitlines()[0].rstrip('.')}.") from None
+        reason = str(error).splitlines()[0].rstrip(".")
+        if address:
+            raise SettingError(
+                f"The Ray cluster at {address} cannot be reached: {reason}. Check the address; if the cluster asks for "
+                "a token, set RAY_AUTH_MODE=token."
+            ) from None
+        raise SettingError(f"A local Ray cluster cannot be started: {reason}. Use the local engine.") from None
     try:
         yield ray
     finally:

@@ -81,7 +81,7 @@ class DocumentEncoder:
         for chat in chats:
             messages = chat.messages or ()
             if not any(message["role"] == "assistant" for message in messages):
-                refuse(chat, "the chat has no turn of an assistant")
+                refuse(chat, "no message is the assistant's")
                 continue
             try:
                 turn_ends = self._turn_ends(tuple(message["role"] for message in messages))

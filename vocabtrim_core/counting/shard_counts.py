@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from vocabtrim_core.corpora import BadRecord, Document, ReadingOptions, Shard, read_shard
+from vocabtrim_core.counting.batching import batches, read_ahead
 from vocabtrim_core.counting.counts import MAX_BAD_RECORDS, read_npz, restored_histogram
 from vocabtrim_core.counting.encoding import DocumentEncoder
-from vocabtrim_core.counting.reading import batches, read_ahead
 from vocabtrim_core.counting.split import HELD_OUT_GROUPS, content_hash, document_content
 from vocabtrim_core.counting.tally import SparseHistogram, Tally
 from vocabtrim_core.fast_tokenization import Encoders

@@ -1,0 +1,28 @@
+"""Data that comes with the project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tiny_tokenizer import make_tiny_tokenizer
+
+from vocabtrim_core.corpora import read_file
+from vocabtrim_core.counting import TokenCounts, count_files
+from vocabtrim_core.coverage import MIN_GROUPS
+from vocabtrim_core.shipped import sample_corpora, sample_corpus_path, shipped_counts_path
+
+
+@pytest.mark.parametrize("name", sample_corpora())
+def test_sample_corpora(name: str, tmp_path: Path) -> None:
+    """Bug: a bad line, or too few documents for an interval, in what every page shows first."""
+    counts = count_files([read_file(sample_corpora()[name])], make_tiny_tokenizer(tmp_path / "t"))
+    assert counts.bad_record_count == 0 and counts.documents >= 100
+    assert np.count_nonzero(counts.held_out_groups.any(axis=1)) >= MIN_GROUPS
+
+
+def test_paths() -> None:
+    """Bug: a file that was moved or renamed."""
+    assert sample_corpus_path() in sample_corpora().values()
+    assert TokenCounts.load(shipped_counts_path()).distinct > 20_000
