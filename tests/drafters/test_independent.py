@@ -37,7 +37,7 @@ def generator() -> torch.Generator:
 def test_a_greedy_draft_is_the_best_kept_token_each_time(prompt: list[int]) -> None:
     """Bug: ranks fed back as if they were target ids; a prompt of one token lost; the draft not over the kept set."""
     drafter = new_drafter()
-    drafter.begin(torch.tensor(prompt), None)
+    drafter.begin(torch.tensor(prompt), NO_STATES)
     draft = drafter.propose(5, GREEDY, generator())
     assert draft.laws is None
     text = list(prompt)
@@ -52,7 +52,7 @@ def test_a_greedy_draft_is_the_best_kept_token_each_time(prompt: list[int]) -> N
 def test_a_sampled_draft_tells_the_law_that_it_was_drawn_from() -> None:
     """Bug: laws unwarped, or not renormalised on the kept set; drawn ids that do not belong to their ranks."""
     drafter = new_drafter()
-    drafter.begin(torch.tensor([3, 4, 5]), None)
+    drafter.begin(torch.tensor([3, 4, 5]), NO_STATES)
     draft = drafter.propose(6, SAMPLED, generator())
     assert draft.laws is not None and draft.laws.shape == (6, K) and draft.laws.dtype == torch.float32
     text = [3, 4, 5]
@@ -69,7 +69,7 @@ def test_a_draft_depends_on_its_generator_only() -> None:
     drafts = []
     for _ in range(2):
         drafter = new_drafter()
-        drafter.begin(torch.tensor([3, 4]), None)
+        drafter.begin(torch.tensor([3, 4]), NO_STATES)
         drafts.append(drafter.propose(8, SAMPLED, generator()).ids.tolist())
         torch.manual_seed(len(drafts))
     assert drafts[0] == drafts[1]
@@ -87,7 +87,7 @@ def test_the_cache_stays_in_step_with_the_text(
     """Bug: a rewind that is one token off at some accepted count; the last token of a wholly accepted draft, which was
     never fed, missing from the cache. Also for corrections that the drafter does not keep."""
     drafter, drawing = new_drafter(), generator()
-    drafter.begin(torch.tensor(prompt), None)
+    drafter.begin(torch.tensor(prompt), NO_STATES)
     text = list(prompt)
     for gamma, accepted, next_id in cycles:
         draft = drafter.propose(gamma, sampling, drawing)
@@ -103,7 +103,7 @@ def test_a_drafter_can_begin_again() -> None:
     """Bug: a second prompt is drafted after the first one's text."""
     drafter = new_drafter()
     for prompt in ([1, 2, 3], [4], [9, 8]):
-        drafter.begin(torch.tensor(prompt), None)
+        drafter.begin(torch.tensor(prompt), NO_STATES)
         draft = drafter.propose(2, GREEDY, generator())
         assert int(draft.ids[0]) == int(RANKING[int(kept_logits(prompt).argmax())])
 
@@ -111,6 +111,6 @@ def test_a_drafter_can_begin_again() -> None:
 def test_times_are_split_and_not_negative() -> None:
     """Bug: the head's time counted as the body's, or a clock read twice."""
     drafter = new_drafter()
-    drafter.begin(torch.tensor([1, 2]), None)
+    drafter.begin(torch.tensor([1, 2]), NO_STATES)
     draft = drafter.propose(3, GREEDY, generator())
     assert draft.body_seconds > 0 and draft.head_seconds > 0

@@ -1,7 +1,7 @@
 """The decoding loop: draft, one target pass, accept. It knows token ids only and yields one record a cycle.
 
-Every target pass is a cycle: the prompt is prefilled up to its last token, and each pass runs that one pending token
-followed by the draft. Vanilla decoding is the same loop with an empty draft.
+A cycle's pass runs the token emitted last, followed by the draft. Before the first cycle the prompt's pass has run that
+token already, so that only the draft is left. Vanilla decoding is the same loop with an empty draft.
 """
 
 from __future__ import annotations
@@ -118,10 +118,11 @@ def _decode(
     generator = torch.Generator().manual_seed(sampling.seed)
     backbone = target.new_backbone()
     output: list[int] = []
-    pending = prompt[-1:]
 
     began = time.perf_counter()
-    hidden = backbone.run(prompt[:-1]) if len(prompt) > 1 else None
+    hidden = backbone.run(prompt)  # [n, H]
+    # The last token before a draft: its state where it has been run, else the token.
+    known, pending = hidden[-1:], prompt[:0]
     kept = None
     is_kept = torch.ones(target.head.vocab_size, dtype=torch.bool)
     if drafter is not None:
@@ -139,8 +140,8 @@ def _decode(
         draft = drafter.propose(gamma, sampling, generator) if drafter is not None and gamma else None
 
         drafted = time.perf_counter()
-        block = pending if draft is None else torch.cat([pending, draft.ids])  # [g + 1]
-        hidden = backbone.run(block)  # [g + 1, H]
+        block = pending if draft is None else torch.cat([pending, draft.ids])
+        hidden = torch.cat([known, backbone.run(block)]) if len(block) else known  # [g + 1, H]
         logits = target.head.logits(hidden)  # [g + 1, V]
         verified = time.perf_counter()
 
@@ -155,7 +156,7 @@ def _decode(
             backbone.rewind(gamma - verdict.accepted)
             if drafter is not None:
                 drafter.settle(verdict.accepted, verdict.next_id, hidden)
-            pending = torch.tensor([verdict.next_id])
+            known, pending = known[:0], torch.tensor([verdict.next_id])
         rejected = verdict.accepted < len(drafted_ids) and not inside_draft
         shown = count if inside_draft else len(drafted_ids)
         ended = time.perf_counter()

@@ -37,8 +37,8 @@ class Drafter(Protocol):
     kept: torch.Tensor
     max_length: int
 
-    def begin(self, prompt_ids: torch.Tensor, hidden: torch.Tensor | None) -> None:
-        """Start on a prompt, int64[n]. `hidden` [n - 1, H] are the target's states of all but its last token."""
+    def begin(self, prompt_ids: torch.Tensor, hidden: torch.Tensor) -> None:
+        """Start on a prompt, int64[n], whose target states are `hidden` [n, H]."""
         ...
 
     def propose(self, gamma: int, sampling: SamplingSettings, generator: torch.Generator) -> Draft:

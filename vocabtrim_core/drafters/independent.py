@@ -24,7 +24,7 @@ class IndependentDrafter:
         self._pending = torch.empty(0, dtype=torch.int64)  # tokens that stand and are not in the cache
         self._drafted = self._pending
 
-    def begin(self, prompt_ids: torch.Tensor, hidden: torch.Tensor | None) -> None:
+    def begin(self, prompt_ids: torch.Tensor, hidden: torch.Tensor) -> None:
         self._backbone.reset()
         if len(prompt_ids) > 1:
             self._backbone.run(prompt_ids[:-1])
