@@ -30,7 +30,7 @@ def main() -> None:
     )
     _models(setup.settings)
     workspace = ready(setup)
-    side = "held_out" if workspace.corpus.counts.held_out.any() else "calibration"
+    side = "held_out" if workspace.has("held_out") else "calibration"
     covered = workspace.coverage(side)[workspace.k - 1]
     with top:
         answer(
@@ -42,7 +42,7 @@ def main() -> None:
             size=f"{workspace.ranking.vocab_size:,}",
             share=f"{workspace.k / workspace.ranking.vocab_size:.1%}",
             covered=f"{covered:.1%}",
-            corpus=workspace.corpus.label,
+            corpus=workspace.label,
         )
     _steps(workspace, side)
 

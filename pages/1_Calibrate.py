@@ -5,20 +5,33 @@ from __future__ import annotations
 from functools import reduce
 
 import numpy as np
+import pandas as pd
 import streamlit as st
 
-from pages.components import charts, tokens
-from pages.components.resources import HOLDOUT, Corpus, counted
-from pages.components.settings import SHIPPED
-from pages.components.state import CALIBRATE, SAMPLE, Workspace, choose_corpus, own_corpora, page_setup, ready
+from pages.components import charts, counting, tokens
+from pages.components.resources import Corpus, fits_of
+from pages.components.settings import SHIPPED, mixture
+from pages.components.state import (
+    CALIBRATE,
+    Workspace,
+    choose_corpus,
+    mix_corpus,
+    own_corpora,
+    page_setup,
+    ready,
+)
 from pages.components.text import answer, card, errors_shown, plain, show_error
-from vocabtrim_core.corpora import MAX_FILE_BYTES, SUFFIXES, CorpusFile
+from vocabtrim_core import defaults, importing
+from vocabtrim_core.corpora import KINDS, MAX_FILE_BYTES, SUFFIXES, CorpusFile, ReadingOptions
 from vocabtrim_core.counting import TokenCounts
-from vocabtrim_core.errors import CorpusError, TokenizerError, VocabTrimError
-from vocabtrim_core.zipf import fit_zipf, rank_frequency
+from vocabtrim_core.errors import VocabTrimError
+from vocabtrim_core.shipped import sample_corpora
+from vocabtrim_core.zipf import rank_frequency, rarest_share
 
 CHIPS = 48
-MAX_CORPORA = 30
+RAREST = 0.75  # FR-Spec's statement is about this share of the vocabulary.
+GOOD_FIT = 0.1
+MAX_PROMPTS = 2_000
 
 
 def main() -> None:
@@ -28,12 +41,13 @@ def main() -> None:
         _sources(workspace)
         _cards(workspace)
         _frequencies(workspace)
+        _chips(workspace)
 
 
 def _sentence(workspace: Workspace) -> None:
     counts = workspace.corpus.counts
     frequencies = rank_frequency(counts.total)
-    fit = fit_zipf(counts.total)
+    fit, _ = fits_of(counts.digest, counts)
     if not len(frequencies):
         answer("{corpus} has no tokens.", corpus=workspace.corpus.label)
         return
@@ -56,99 +70,173 @@ def _sentence(workspace: Workspace) -> None:
 
 
 def _sources(workspace: Workspace) -> None:
-    with st.expander("Add your own text", expanded=True, icon=":material/upload_file:"):
-        left, right = st.columns([3, 2], gap="large")
-        with left:
-            uploads = st.file_uploader(
-                "Text or chats (.txt, .md, .jsonl), several files at once",
-                type=[suffix.removeprefix(".") for suffix in SUFFIXES],
-                accept_multiple_files=True,
-                key="uploads",
-                help="A .jsonl line is an object with `text`, or with `messages`, a list of `role` and `content`.",
-            )
-            row = st.container(horizontal=True, vertical_alignment="bottom")
-            holdout = row.number_input(
-                "Held-out share",
-                0.0,
-                0.5,
-                HOLDOUT,
-                step=0.05,
-                key="holdout",
-                width=160,
-                help="Share of the documents that the ranking does not see: coverage is checked on them.",
-            )
-            count = row.button("Count", type="primary", key="count", disabled=not uploads, icon=":material/play_arrow:")
-            slot = row.empty()
-            if count:
-                slot.button("Cancel", key="cancel", icon=":material/stop:")
-                files = [CorpusFile(upload.name, upload.getvalue()) for upload in uploads]
-                _count(files, workspace, holdout)
-        with right:
-            saved = st.file_uploader("Counts saved before (.npz)", type=["npz"], key="saved_counts")
-            if st.button("Load", key="load", disabled=saved is None, icon=":material/folder_open:") and saved:
-                try:
-                    _load(saved.name, saved.getvalue(), workspace)
-                except VocabTrimError as error:
-                    show_error(error)
+    with st.expander("Add text", expanded=True, icon=":material/upload_file:"):
+        files, places, written, loaded = st.tabs(
+            ["Upload files", "Folder, path or data set", "Let a model write it", "Counts and lists of others"]
+        )
+        with files:
+            _uploads(workspace)
+        with places:
+            _places(workspace)
+        with written:
+            _written(workspace)
+        with loaded:
+            _loaded(workspace)
         for message in st.session_state.pop("_problems", []):
             show_error(message)
+        for message in st.session_state.pop("_notes", []):
+            st.info(plain(message), icon=":material/info:")
 
 
-def _count(files: list[CorpusFile], workspace: Workspace, holdout: float) -> None:
-    """Count each file as a corpus of its own, unless the same content was counted before in the same way."""
-    if sum(len(file.data) for file in files) > MAX_FILE_BYTES:
-        show_error(f"These files have more than {MAX_FILE_BYTES >> 20} MiB together. Count some of them at a time.")
-        return
-    problems, bar = [], st.progress(0.0)
-    for number, file in enumerate(files):
-        key = f"{file.sha256[:12]}-{workspace.tokenizer.fingerprint[:8]}-{holdout:g}"
+def _uploads(workspace: Workspace) -> None:
+    uploads = st.file_uploader(
+        "Text, code, chats or tables, plain, .gz or .zst; several files at once",
+        type=[suffix.removeprefix(".") for suffix in SUFFIXES],
+        accept_multiple_files=True,
+        key="uploads",
+        help=f"{KINDS}. A record has a text field, `messages` (role, content) or ShareGPT's `conversations`.",
+    )
+    options, holdout = _reading("upload")
+    if _start("Count", "count", disabled=not uploads):
+        if sum(upload.size for upload in uploads) > MAX_FILE_BYTES:
+            show_error(f"These files have more than {MAX_FILE_BYTES >> 20} MiB together. Count some of them at a time.")
+            return
+        problems, report = [], counting.progress()
+        for number, upload in enumerate(uploads):
+            file = CorpusFile(upload.name, upload.getvalue())
 
-        def report(share: float, message: str, done: int = number) -> None:
-            bar.progress(min(1.0, (done + share) / len(files)), plain(message))
+            def part(share: float, message: str, done: int = number) -> None:
+                report((done + share) / len(uploads), message)
 
+            try:
+                counting.count([file], file.name, workspace, options, holdout, part)
+            except VocabTrimError as error:
+                problems.append(str(error))
+        _finish(problems)
+
+
+def _places(workspace: Workspace) -> None:
+    place = st.text_input(
+        "A file, a folder, a pattern, or a data set of Hugging Face",
+        key="place",
+        placeholder="/data/logs/**/*.jsonl.zst   or   hf:NAME:SPLIT",
+        help="On the machine that runs this app. Everything that is found is one corpus. A data set is streamed: "
+        "hf:NAME, hf:NAME:SPLIT or hf:NAME:CONFIG:SPLIT. A count that is cancelled goes on where it was.",
+    ).strip()
+    options, holdout = _reading("place")
+    if _start("Count", "count_place", disabled=not place):
         try:
-            if key not in own_corpora():
-                _keep(key, counted([file], workspace.tokenizer, holdout, file.name, report))
-            choose_corpus(key)
+            counting.count([place], place, workspace, options, holdout, counting.progress(), keep_parts=True)
         except VocabTrimError as error:
-            problems.append(str(error))
+            _finish([str(error)])
+        _finish([])
+
+
+def _reading(where: str) -> tuple[ReadingOptions, float]:
+    """How records are read, and how much is held out."""
+    row = st.container(horizontal=True, vertical_alignment="bottom")
+    roles = row.selectbox(
+        "Of chats",
+        ["all", "assistant"],
+        format_func={"all": "all turns", "assistant": "the assistant's turns"}.get,
+        key=f"roles-{where}" if where != "upload" else "roles",
+        width=190,
+        help="Only what the target says is ever drafted.",
+    )
+    field = row.text_input(
+        "Field",
+        key=f"field-{where}" if where != "upload" else "field",
+        placeholder="found by itself",
+        width=170,
+        help="Of a record: `text`; `request.messages` for a field inside a field; `question+answer` for two turns.",
+    )
+    newlines = row.selectbox(
+        "Line ends",
+        ["lf", "keep"],
+        format_func={"lf": "all as LF", "keep": "as they are"}.get,
+        key=f"newlines-{where}" if where != "upload" else "newlines",
+        width=140,
+        help="CRLF is another token than LF.",
+    )
+    holdout = row.number_input(
+        "Held-out share",
+        0.0,
+        0.5,
+        defaults.HOLDOUT,
+        step=0.05,
+        key=f"holdout-{where}" if where != "upload" else "holdout",
+        width=140,
+        help="Share of the documents that the ranking does not see: coverage is checked on them.",
+    )
+    return ReadingOptions(field=field.strip() or None, roles=roles, newlines=newlines), holdout
+
+
+def _written(workspace: Workspace) -> None:
+    st.caption(
+        "A drafter meets what the target writes, so text that the target wrote is the best calibration (VocabTrim, "
+        "section 4). Temperature, seed and length are those of the sidebar; answers are kept, so none is written twice."
+    )
+    row = st.container(horizontal=True, vertical_alignment="bottom")
+    by = row.segmented_control("Written by", ["target", "drafter"], default="target", key="by", required=True)
+    limit = row.number_input(
+        "Prompts", 1, MAX_PROMPTS, 32, key="prompts", width=130, help="The first so many of the chosen prompts."
+    )
+    prompts = st.file_uploader(
+        "Prompts of your own (.jsonl with `prompt`, `turns` or `messages`); without, those of the sample chats",
+        type=["jsonl"],
+        key="prompt_file",
+    )
+    if _start("Write and count", "write", disabled=False):
+        try:
+            file = CorpusFile(prompts.name, prompts.getvalue()) if prompts else None
+            counting.write(workspace, by, file, int(limit), defaults.HOLDOUT, counting.progress())
+        except VocabTrimError as error:
+            _finish([str(error)])
+        _finish([])
+
+
+def _loaded(workspace: Workspace) -> None:
+    saved = st.file_uploader(
+        "Counts saved here (.npz), `token_freq.pt` of speculators, a token map of FR-Spec or SGLang (.pt), or .json",
+        type=[suffix.removeprefix(".") for suffix in importing.SUFFIXES],
+        key="saved_counts",
+    )
+    if st.button("Load", key="load", disabled=saved is None, icon=":material/folder_open:") and saved:
+        try:
+            st.session_state["_notes"] = counting.load(CorpusFile(saved.name, saved.getvalue()), workspace)
+        except VocabTrimError as error:
+            _finish([str(error)])
+        _finish([])
+
+
+def _start(label: str, key: str, disabled: bool) -> bool:
+    """A button that starts something, and while that runs one that cancels it: any click does."""
+    row = st.container(horizontal=True, vertical_alignment="bottom")
+    started = row.button(label, type="primary", key=key, disabled=disabled, icon=":material/play_arrow:")
+    if started:
+        row.button("Cancel", key=f"cancel_{key}", icon=":material/stop:")
+    return started
+
+
+def _finish(problems: list[str]) -> None:
+    """Show what is new: in the next run."""
     st.session_state["_problems"] = problems
-    # The new corpus shows from the next run on.
     st.rerun()
-
-
-def _load(name: str, data: bytes, workspace: Workspace) -> None:
-    counts = TokenCounts.from_bytes(data, name)
-    if counts.tokenizer_fingerprint != workspace.tokenizer.fingerprint:
-        raise TokenizerError(
-            f"{name} was counted with another tokenizer ({counts.tokenizer_name}) than the target's "
-            f"({workspace.tokenizer.name}). Choose that target in the sidebar, or count the text again."
-        )
-    key = counts.digest[:20]
-    _keep(key, Corpus(name.removesuffix(".npz"), counts))
-    choose_corpus(key)
-    st.rerun()
-
-
-def _keep(key: str, corpus: Corpus) -> None:
-    own = own_corpora()
-    if len(own) >= MAX_CORPORA:
-        raise CorpusError(f"This session holds {MAX_CORPORA} corpora already. Remove one first.")
-    own[key] = corpus
 
 
 def _cards(workspace: Workspace) -> None:
     st.subheader("Corpora", anchor=False)
-    columns = st.columns(3)
-    for number, (key, corpus) in enumerate(workspace.corpora.items()):
-        with columns[number % 3].container(border=True):
-            _card(key, corpus, key == workspace.settings.corpus)
-    if len(workspace.corpora) > 1:
+    corpora = list(workspace.corpora.items())
+    for first in range(0, len(corpora), 3):
+        for column, (key, corpus) in zip(st.columns(3), corpora[first : first + 3], strict=False):
+            with column.container(border=True, height="stretch"):
+                _card(key, corpus, workspace)
+    if len(corpora) > 1:
         _merging(workspace)
 
 
-def _card(key: str, corpus: Corpus, in_use: bool) -> None:
-    counts = corpus.counts
+def _card(key: str, corpus: Corpus, workspace: Workspace) -> None:
+    counts, weights = corpus.counts, mixture(workspace.settings.corpus)
     rows = {
         "tokens": f"{counts.tokens:,}",
         "different tokens": f"{counts.distinct:,}",
@@ -158,20 +246,31 @@ def _card(key: str, corpus: Corpus, in_use: bool) -> None:
     }
     st.html(card(corpus.label, rows))
     if counts.bad_record_count:
-        lines = "; ".join(f"{bad.file} line {bad.line}: {bad.reason}" for bad in counts.bad_records[:3])
+        lines = "; ".join(_bad(bad.file, bad.line, bad.reason) for bad in counts.bad_records[:3])
         more = f" and {counts.bad_record_count - 3:,} more" if counts.bad_record_count > 3 else ""
         st.warning(f"{counts.bad_record_count:,} lines were skipped. {plain(lines)}{more}.", icon=":material/warning:")
+    for note in corpus.notes:
+        st.caption(plain(note))
     with st.expander("Where it comes from"):
-        files = {f"{file.name} ({file.documents:,} documents)": file.sha256 for file in counts.files}
+        files = {f"{file.name} ({file.documents:,} documents)": file.sha256 for file in counts.files[:20]}
         st.html(card("sha256 of the files", files))
+        if len(counts.files) > len(files):
+            st.caption(f"and {len(counts.files) - len(files):,} files more")
         st.html(card("Tokenizer", {"name": counts.tokenizer_name, "fingerprint": counts.tokenizer_fingerprint}))
     buttons = st.container(horizontal=True)
-    label = "In use" if in_use else "Use"
-    buttons.button(label, key=f"use-{key}", disabled=in_use, on_click=choose_corpus, args=(key,))
+    alone = list(weights) == [key]
+    label = "In use" if alone else "Use alone" if key in weights else "Use"
+    buttons.button(label, key=f"use-{key}", disabled=alone, on_click=choose_corpus, args=(key,))
+    if key not in weights:
+        buttons.button("Mix in", key=f"mix-{key}", on_click=mix_corpus, args=(key, weights), icon=":material/add:")
     name = f"{corpus.label.replace(' ', '-')}.npz"
     buttons.download_button("Counts", corpus.counts.to_bytes, name, key=f"save-{key}", icon=":material/download:")
-    if key not in (SHIPPED, SAMPLE):
+    if key not in (SHIPPED, *sample_corpora()):
         buttons.button("Remove", key=f"remove-{key}", on_click=_remove, args=(key,))
+
+
+def _bad(file: str, line: int, reason: str) -> str:
+    return f"{file} line {line}: {reason}" if line else f"{file}: {reason}"
 
 
 def _remove(key: str) -> None:
@@ -192,7 +291,7 @@ def _merging(workspace: Workspace) -> None:
         try:
             counts = reduce(TokenCounts.merge, [part.counts for part in parts])
             key = counts.digest[:20]
-            _keep(key, Corpus(" + ".join(part.label for part in parts), counts))
+            counting.keep(key, Corpus(" + ".join(part.label for part in parts), counts))
         except VocabTrimError as error:
             show_error(error)
             return
@@ -201,18 +300,55 @@ def _merging(workspace: Workspace) -> None:
 
 
 def _frequencies(workspace: Workspace) -> None:
-    counts = workspace.corpus.counts
-    frequencies, fit = rank_frequency(counts.total), fit_zipf(counts.total)
-    if not len(frequencies):
-        return
     st.subheader("How often the tokens occur", anchor=False)
-    st.plotly_chart(charts.zipf(frequencies, fit, workspace.k), alt="Token counts against rank, log axes")
-    if fit:
-        quality = "a good summary" if fit.distance < 0.1 else "a rough summary"
-        st.caption(
-            f"The dashed line is Zipf's law fitted to ranks 1 to {fit.high:,} (tokens counted at least ten times) by "
-            f"maximum likelihood. It is {quality}: the cumulative shares differ by at most {fit.distance:.1%}."
+    corpora, state = workspace.corpora, st.session_state
+    corpus = workspace.corpus
+    state["compared"] = [key for key in state.get("compared", corpora) if key in corpora]
+    chosen = st.multiselect(
+        "Beside the corpus in use", list(corpora), format_func=lambda key: corpora[key].label, key="compared"
+    )
+    shown = [corpus, *(corpora[key] for key in chosen if corpora[key] is not corpus)][: len(charts.LINES)]
+    shown = [one for one in shown if one.counts.tokens]
+    if corpus not in shown:
+        return
+    fits = {}
+    for name, fit in zip(("Zipf", "Zipf-Mandelbrot"), fits_of(corpus.counts.digest, corpus.counts), strict=True):
+        if fit:
+            fits[f"{name}, exponent {fit.exponent:.2f}"] = fit
+    frequencies: dict[str, np.ndarray] = {}
+    for one in shown:
+        # Two corpora may have the same name.
+        name = one.label if one.label not in frequencies else f"{one.label} ({len(frequencies) + 1})"
+        frequencies[name] = rank_frequency(one.counts.total)
+    st.plotly_chart(
+        charts.zipf(frequencies, fits, corpus.label, workspace.k), alt="Share of the text against rank, log axes"
+    )
+    rows = []
+    for name, one in zip(frequencies, shown, strict=True):
+        zipf, mandelbrot = fits_of(one.counts.digest, one.counts)
+        row = {"corpus": name, "tokens": f"{one.counts.tokens:,}", "different": f"{one.counts.distinct:,}"}
+        row["Zipf exponent (gap)"] = f"{zipf.exponent:.2f} ({zipf.distance:.1%})" if zipf else "too little text"
+        row["Mandelbrot exponent, offset (gap)"] = (
+            f"{mandelbrot.exponent:.2f}, {mandelbrot.offset:.1f} ({mandelbrot.distance:.1%})" if mandelbrot else ""
         )
+        row[f"rarest {RAREST:.0%} of the vocabulary"] = f"{rarest_share(one.counts.total, RAREST):.2%} of the text"
+        rows.append(row)
+    st.dataframe(pd.DataFrame(rows), hide_index=True)
+    rarest = rarest_share(corpus.counts.total, RAREST)
+    said = f"In {plain(corpus.label)}, {RAREST:.0%} of the vocabulary make up {rarest:.2%} of the text (FR-Spec found "
+    said += "about 5% for its corpus)."
+    zipf, _ = fits_of(corpus.counts.digest, corpus.counts)
+    if zipf:
+        quality = "a good summary" if zipf.distance < GOOD_FIT else "a rough summary"
+        said += (
+            f" The laws are fitted to ranks 1 to {zipf.high:,} (tokens counted at least ten times) by maximum "
+            f"likelihood. Zipf's is {quality}: the cumulative shares differ by at most {zipf.distance:.1%} (the gap)."
+        )
+    st.caption(said)
+
+
+def _chips(workspace: Workspace) -> None:
+    counts = workspace.corpus.counts
     order = np.argsort(-counts.total, kind="stable")[: counts.distinct]
     left, right = st.columns(2, gap="large")
     for column, title, ids in (

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import streamlit as st
 
-from pages.components import charts, tokens
+from pages.components import charts
+from pages.components.ranking import found_tokens, move_next, named, pin
+from pages.components.resources import Recipe, matrix_of, ranking_of
+from pages.components.settings import BYTES
 from pages.components.state import COVERAGE, Workspace, page_setup, ready
-from pages.components.text import answer, errors_shown
-from vocabtrim_core.zipf import k_for_coverage
+from pages.components.text import answer, errors_shown, plain, show_error
+from vocabtrim_core.coverage import missing_tokens
+from vocabtrim_core.errors import SettingError, VocabTrimError
+from vocabtrim_core.token_text import byte_ids, readable_tokens
+from vocabtrim_core.vocabulary import Ranking, forced_token_ids
+from vocabtrim_core.zipf import k_for_coverage, log_spaced_ranks
 
 SHARES = (0.90, 0.95, 0.99)
 SIDES = {"calibration": "calibration", "held-out": "held_out"}
 MISSING_SHOWN = 40
+MISSING_LISTED = 500
+BAND_POINTS = 90
 
 
 def main() -> None:
     workspace = ready(page_setup(COVERAGE))
     with errors_shown():
-        counts = workspace.corpus.counts
-        sides = {name: side for name, side in SIDES.items() if getattr(counts, side).any()}
+        sides = {name: side for name, side in SIDES.items() if workspace.has(side)}
         if not sides:
             st.info("These counts are empty. Choose another corpus in the sidebar.", icon=":material/info:")
             st.stop()
@@ -28,15 +38,173 @@ def main() -> None:
         reached = {name: {share: k_for_coverage(curve, share) for share in SHARES} for name, curve in curves.items()}
         _sentence(workspace, curves, reached)
         _warnings(workspace, curves)
-        st.plotly_chart(
-            charts.coverage(curves, workspace.k, reached, workspace.ranking.forced),
-            alt="Coverage of the text against k",
+        _curve(workspace, curves, reached)
+        _matrix(workspace)
+        _missing(workspace)
+        _own_tokens(workspace)
+        _tables(workspace, curves, reached)
+
+
+def _curve(workspace: Workspace, curves: dict[str, np.ndarray], reached: dict[str, dict[float, int | None]]) -> None:
+    ranking, band = workspace.ranking, None
+    if "held-out" in curves:
+        ks = log_spaced_ranks(ranking.vocab_size, BAND_POINTS)
+        band = workspace.held_out_interval(ks[ks >= min(ranking.forced, ranking.vocab_size)])
+    st.plotly_chart(
+        charts.coverage(curves, workspace.k, reached, ranking.forced, band), alt="Coverage of the text against k"
+    )
+    if band is not None:
+        st.caption(
+            "The band is where coverage of new text of this kind lies with 95 % probability (bootstrap over documents)."
+            if np.isfinite(band.low).all()
+            else "Too few documents were held out for an interval. Count more text."
         )
-        left, right = st.columns(2, gap="large")
-        with left:
-            _tables(workspace, curves, reached)
-        with right:
-            _missing(workspace, next(reversed(sides.values())), next(reversed(sides)))
+
+
+def _matrix(workspace: Workspace) -> None:
+    """Each corpus's ranking on each corpus's text, and the ranking in use below them."""
+    st.subheader("Does a ranking from one kind of text serve another?", anchor=False)
+    texts = {key: one for key, one in workspace.corpora.items() if one.counts.held_out.any()}
+    state = st.session_state
+    state["matrix"] = [key for key in state.get("matrix", texts) if key in texts]
+    chosen = st.multiselect(
+        "Corpora compared", list(texts), format_func=lambda key: workspace.corpora[key].label, key="matrix"
+    )
+    if not chosen:
+        st.info("Choose at least one corpus with held-out text.", icon=":material/info:")
+        return
+    recipe = workspace.recipe
+    recipes = [Recipe((texts[key],), (1,), pinned=recipe.pinned, banned=recipe.banned) for key in chosen]
+    rankings = [_ranking(workspace, one) for one in recipes]
+    names = [texts[key].label for key in chosen]
+    if all(ranking.digest != workspace.ranking.digest for ranking in rankings):
+        rankings.append(workspace.ranking)
+        names.append(f"yours: {workspace.ranking.name}")
+    with_bytes = _with_bytes(workspace)
+    if with_bytes:
+        rankings.append(with_bytes)
+        names.append("yours, with all bytes pinned")
+    # Two corpora may have the same name.
+    columns = {key: texts[key].counts.held_out_groups for key in chosen}
+    key = (tuple(one.digest for one in rankings), tuple(texts[one].counts.digest for one in chosen))
+    found = matrix_of(key, workspace.k, rankings, columns)
+    found = replace(found, rows=tuple(names), columns=tuple(names[: len(chosen)]))
+    st.plotly_chart(charts.matrix(found), alt="Coverage of each corpus by the ranking of each")
+    if len(chosen) > 1:
+        own = found.coverage[: len(chosen), : len(chosen)]
+        row, column = np.unravel_index(np.argmin(own), own.shape)
+        st.caption(
+            f"Held-out text at k = {workspace.k:,}. The worst: a ranking from {plain(names[row])} covers "
+            f"{own[row, column]:.1%} of {plain(names[column])}, whose own ranking covers {own[column, column]:.1%}."
+        )
+    if with_bytes:
+        st.button(
+            "Pin all bytes",
+            key="pin_bytes",
+            icon=":material/push_pin:",
+            on_click=pin,
+            args=([BYTES],),
+            help="The bytes that characters without a token of their own are spelled with: insurance against scripts "
+            "that the text does not show, at some cost for the rest where k is small.",
+        )
+
+
+def _ranking(workspace: Workspace, recipe: Recipe) -> Ranking:
+    forced = tuple(forced_token_ids(workspace.tokenizer).tolist())
+    return ranking_of(recipe.key, forced, workspace.tokenizer.vocab_size, recipe)
+
+
+def _with_bytes(workspace: Workspace) -> Ranking | None:
+    """The ranking in use with all bytes pinned; None where it has them, or k is too small."""
+    recipe = workspace.recipe
+    more = set(byte_ids(workspace.tokenizer)) - set(workspace.ranking.ids[: workspace.ranking.forced].tolist())
+    if not more or more & set(recipe.banned) or workspace.ranking.forced + len(more) > workspace.k:
+        return None
+    return _ranking(workspace, replace(recipe, pinned=tuple(sorted({*recipe.pinned, *more}))))
+
+
+def _missing(workspace: Workspace) -> None:
+    st.subheader("What your k misses most", anchor=False)
+    state, corpora = st.session_state, workspace.corpora
+    if state.get("missing_in") not in corpora:
+        state["missing_in"] = next(key for key, one in corpora.items() if one is workspace.corpus)
+    key = st.selectbox("In the text of", list(corpora), format_func=lambda one: corpora[one].label, key="missing_in")
+    counts = corpora[key].counts.total
+    found = missing_tokens(workspace.ranking, workspace.k, counts, MISSING_LISTED)
+    outside = int(counts[workspace.ranking.ids[workspace.k :]].sum())
+    if not found:
+        st.write("Nothing: every token of this text is inside your k.")
+        return
+    st.write(
+        f"{outside:,} of {int(counts.sum()):,} tokens ({outside / counts.sum():.1%}) are outside. The most frequent of "
+        "them; click one to pin it, so that every k keeps it:"
+    )
+    ids = [one.token_id for one in found]
+    texts = dict(zip(ids, readable_tokens(workspace.tokenizer, ids), strict=True))
+    shares = {one.token_id: one.share for one in found}
+    st.pills(
+        "Missing tokens",
+        ids[:MISSING_SHOWN],
+        format_func=lambda token: f"{plain(texts[token])} {shares[token]:.2%}",
+        key="pin_missing",
+        on_change=_pin_missing,
+        label_visibility="collapsed",
+    )
+    with st.expander(f"The first {len(found):,} as a table"):
+        table = {"token": [texts[one] for one in ids], "id": ids, "times": [one.count for one in found]}
+        table["share"] = [f"{one.share:.3%}" for one in found]
+        table["kept from k"] = [one.kept_from for one in found]
+        st.dataframe(pd.DataFrame(table), hide_index=True)
+
+
+def _pin_missing() -> None:
+    token = st.session_state.pop("pin_missing", None)
+    if token is not None:
+        pin([token])
+
+
+def _own_tokens(workspace: Workspace) -> None:
+    """Any token, by id or text; and what is pinned and banned."""
+    row = st.container(horizontal=True, vertical_alignment="bottom")
+    text = row.text_input("Pin or ban any token: its text, its id, or several ids", key="token", width=420)
+    pinning = row.button("Pin", key="pin", disabled=not text, icon=":material/push_pin:")
+    banning = row.button("Ban", key="ban", disabled=not text, icon=":material/block:")
+    if pinning or banning:
+        try:
+            tokens = found_tokens(text, workspace.tokenizer)
+            if banning:
+                _check_not_forced(tokens, workspace)
+        except VocabTrimError as error:
+            show_error(error)
+        else:
+            move_next(tokens, banning)
+            st.rerun()
+    for what, listed, state in (
+        ("Pinned", workspace.settings.pinned, "pins"),
+        ("Banned", workspace.settings.banned, "bans"),
+    ):
+        if listed:
+            row = st.container(horizontal=True, vertical_alignment="center")
+            row.write(f"{what}:", width=70)
+            for token in listed.split(","):
+                row.button(
+                    plain(named(token, workspace.tokenizer)),
+                    key=f"free-{state}-{token}",
+                    icon=":material/close:",
+                    help="Click to undo",
+                    on_click=_free,
+                    args=(state, token),
+                )
+
+
+def _check_not_forced(tokens: list[str], workspace: Workspace) -> None:
+    forced = set(forced_token_ids(workspace.tokenizer).tolist())
+    if any(token != BYTES and int(token) in forced for token in tokens):
+        raise SettingError("This token must stay: the models need it to end a text or a turn.")
+
+
+def _free(state: str, token: str) -> None:
+    st.session_state[state] = [one for one in st.session_state[state] if one != token]
 
 
 def _sentence(workspace: Workspace, curves: dict[str, np.ndarray], reached: dict[str, dict[float, int | None]]) -> None:
@@ -50,7 +218,7 @@ def _sentence(workspace: Workspace, curves: dict[str, np.ndarray], reached: dict
         template,
         k=f"{k:,}",
         share=f"{curves[name][k - 1]:.2%}",
-        corpus=workspace.corpus.label,
+        corpus=workspace.label,
         seen=f"{next(iter(curves.values()))[k - 1]:.2%}",
         needed=f"{needed:,}" if needed else "",
     )
@@ -89,24 +257,6 @@ def _tables(workspace: Workspace, curves: dict[str, np.ndarray], reached: dict[s
     table |= {"of the vocabulary": [f"{k / size:.1%}" for k in sizes]}
     table |= {name: [f"{curve[k - 1]:.2%}" for k in sizes] for name, curve in curves.items()}
     st.dataframe(pd.DataFrame(table), hide_index=True)
-
-
-def _missing(workspace: Workspace, side: str, name: str) -> None:
-    st.subheader("What your k misses most", anchor=False)
-    counts = getattr(workspace.corpus.counts, side)
-    left_out = workspace.ranking.ids[workspace.k :]
-    worst = left_out[np.argsort(-counts[left_out], kind="stable")][:MISSING_SHOWN]
-    worst = worst[counts[worst] > 0]
-    missed = int(counts[left_out].sum())
-    if not missed:
-        st.write(f"Nothing: every token of the {name} text is inside your k.")
-        return
-    st.write(
-        f"{missed:,} of {int(counts.sum()):,} {name} tokens are outside, {np.count_nonzero(counts[left_out]):,} "
-        "different ones. The most frequent of them:"
-    )
-    notes = [f"{counts[token]:,} times in the {name} text" for token in worst]
-    st.html(tokens.list_chips(workspace.tokenizer, worst.tolist(), notes))
 
 
 main()

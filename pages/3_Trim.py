@@ -8,9 +8,10 @@ import streamlit as st
 import torch
 
 from pages.components import charts, tokens
-from pages.components.resources import head_timings
+from pages.components.resources import categories_of, head_timings
 from pages.components.state import TRIM, Models, Workspace, load_models, page_setup, ready
-from pages.components.text import answer, errors_shown, megabytes
+from pages.components.text import answer, errors_shown, megabytes, plain
+from vocabtrim_core.categories import Category
 from vocabtrim_core.evaluation.latency import HeadTiming
 
 NEIGHBOURS = 24
@@ -29,6 +30,7 @@ def main() -> None:
         with figures:
             _figures(models)
         _chart(models, timings, times[models.k])
+        _kinds(workspace, models)
         _tokens(workspace, models)
 
 
@@ -107,6 +109,29 @@ def _chart(models: Models, timings: list[HeadTiming], estimate: float) -> None:
     )
 
 
+def _kinds(workspace: Workspace, models: Models) -> None:
+    """What is kept and dropped, by what the tokens spell."""
+    st.subheader("What is kept, by kind", anchor=False)
+    kinds = categories_of(workspace.tokenizer.fingerprint, workspace.tokenizer)
+    ids, counts = models.ranking.ids, workspace.corpus.counts.total
+    kept, dropped = (np.bincount(kinds[part], minlength=len(Category)) for part in (ids[: models.k], ids[models.k :]))
+    text = np.bincount(kinds[ids], weights=counts[ids], minlength=len(Category))
+    covered = np.bincount(kinds[ids[: models.k]], weights=counts[ids[: models.k]], minlength=len(Category))
+    there = sorted((kind for kind in Category if kept[kind] + dropped[kind]), key=lambda kind: -kept[kind])
+    left, right = st.columns([3, 2], gap="large")
+    figure = charts.categories([kind.label for kind in there], kept[there].tolist(), dropped[there].tolist())
+    left.plotly_chart(figure, alt="Share of the tokens of each kind that is kept")
+    rows = {
+        "kind": [kind.label for kind in there],
+        "kept": [f"{kept[kind]:,}" for kind in there],
+        "of": [f"{kept[kind] + dropped[kind]:,}" for kind in there],
+        "share of the text": [f"{text[kind] / max(1, text.sum()):.1%}" for kind in there],
+        "of that covered": [f"{covered[kind] / text[kind]:.1%}" if text[kind] else "" for kind in there],
+    }
+    right.dataframe(pd.DataFrame(rows), hide_index=True, height=120 + 26 * len(there))
+    right.caption(f"The text is {plain(workspace.corpus.label)}.")
+
+
 def _tokens(workspace: Workspace, models: Models) -> None:
     k, ids, counts = models.k, models.ranking.ids, workspace.corpus.counts.calibration
     left, right = st.columns(2, gap="large")
@@ -116,8 +141,8 @@ def _tokens(workspace: Workspace, models: Models) -> None:
         return tokens.list_chips(workspace.tokenizer, chosen.tolist(), notes)
 
     with left:
-        st.subheader(f"Always kept: {models.ranking.forced} forced tokens", anchor=False)
-        st.caption("Control tokens and ends of text. Every k keeps them, so that a trimmed drafter can end a text.")
+        st.subheader(f"Always kept: {models.ranking.forced} forced or pinned tokens", anchor=False)
+        st.caption("Control tokens and ends of text, so that a trimmed drafter can end a text, and what you pinned.")
         st.html(chips(ids[: models.ranking.forced]))
     with right:
         st.subheader(f"Where k = {k:,} cuts", anchor=False)

@@ -70,7 +70,8 @@ def _start(workspace: Workspace, prompt: str) -> Session:
     if not prompt.strip():
         raise SettingError("The prompt is empty. Write something for the model to answer.")
     models = load_models(workspace)
-    stop = StopCondition(frozenset(models.pair.target.eos_ids))
+    strings = (workspace.settings.stop_string,) if workspace.settings.stop_string else ()
+    stop = StopCondition(frozenset(models.pair.target.eos_ids), strings, models.pair.tokenizer.decode)
     contest = Contest(models.pair, models.head, models.k, workspace.settings.generation, stop)
     prompt_ids = models.pair.tokenizer.encode_prompt(prompt)
     for method in METHODS:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import html
+import json
 import re
 from pathlib import Path
 
@@ -13,12 +15,14 @@ from tiny_models import save_first_layer, save_tiny_llama
 from tiny_tokenizer import make_tiny_tokenizer
 
 from pages.components import resources
+from pages.components.settings import Settings, mixture
 from pages.components.side_by_side import Session
 from vocabtrim_core.embedded import embedded_target_folder
 from vocabtrim_core.evaluation.comparison import Turn
+from vocabtrim_core.vocabulary import forced_token_ids
 
 APP = Path(__file__).resolve().parent.parent / "app.py"
-SAMPLE = {"corpus": "sample"}
+SAMPLE = {"corpus": "chat"}
 PAGES = ["app.py", "pages/1_Calibrate.py", "pages/2_Coverage.py", "pages/3_Trim.py", "pages/4_Generate.py"]
 
 
@@ -91,7 +95,7 @@ def test_link_restores_the_settings(tiny: dict[str, str]) -> None:
     assert app.slider(key="top_p").value == 0.9
     assert app.number_input(key="seed").value == 7
     assert app.number_input(key="max_new_tokens").value == 33
-    assert app.query_params == tiny | asked
+    assert app.query_params == Settings.from_query(tiny | asked).to_query()
 
 
 def test_settings_survive_page_changes(tiny: dict[str, str]) -> None:
@@ -107,7 +111,8 @@ def test_settings_survive_page_changes(tiny: dict[str, str]) -> None:
         assert app.slider(key="gamma").value == 4
         assert app.slider(key="temperature").value == 0.7
         assert app.text_input(key="target").value == tiny["target"]
-        assert app.query_params == tiny | {"k": "77", "gamma": "4", "temperature": "0.7"}
+        kept = tiny | {"k": "77", "gamma": "4", "temperature": "0.7"}
+        assert app.query_params == Settings.from_query(kept).to_query()
 
 
 def test_bad_link_falls_back(tiny: dict[str, str]) -> None:
@@ -216,7 +221,7 @@ def test_counts_load_merge_and_remove(tiny: dict[str, str]) -> None:
     assert_sound(app)
     merged = list(app.session_state["_own_corpora"].values())[-1]
     assert merged.counts.tokens == first.counts.tokens + second.counts.tokens
-    assert app.selectbox(key="corpus").value == list(app.session_state["_own_corpora"])[-1]
+    assert app.multiselect(key="mix").value == list(app.session_state["_own_corpora"])[-1:]
 
     other = open_page("pages/1_Calibrate.py", **tiny)
     other.file_uploader(key="saved_counts").set_value(("kept.npz", merged.counts.to_bytes(), "")).run()
@@ -269,6 +274,176 @@ def test_coverage_says_where_it_flatters(tiny: dict[str, str]) -> None:
     said = told(app)
     assert "filler" in said
     assert "Nothing was held out" in said
+
+
+def ranks(app: AppTest, token: int) -> int:
+    """Where the ranking in use on the page has a token."""
+    settings = app.session_state["_settings"]
+    tokenizer = resources.tokenizer_of(settings.target)
+    name = next(iter(mixture(settings.corpus)))
+    pinned, banned = (tuple(map(int, filter(None, ids.split(",")))) for ids in (settings.pinned, settings.banned))
+    recipe = resources.Recipe(
+        (resources.sample_corpus(name, tokenizer.fingerprint, tokenizer),), (1,), pinned=pinned, banned=banned
+    )
+    forced = tuple(forced_token_ids(tokenizer).tolist())
+    return resources.ranking_of(recipe.key, forced, tokenizer.vocab_size, recipe).ids.tolist().index(token)
+
+
+def test_mixture_changes_the_figures_and_the_link(tiny: dict[str, str]) -> None:
+    """Catches sliders of a mixture that do nothing, or that are lost on another page or in the link."""
+    app = open_page("pages/1_Calibrate.py", **(tiny | {"k": "60"}))
+    app.button(key="mix-chinese").click().run()
+    assert_sound(app)
+    app.switch_page("pages/2_Coverage.py").run()
+    assert_sound(app)
+    even = told(app)
+    assert "50% Sample chats + 50% Sample chinese" in even
+    app.slider(key="weight-chat").set_value(100).run()
+    app.slider(key="weight-chinese").set_value(0).run()
+    assert_sound(app)
+    assert told(app) != even
+    assert app.query_params["corpus"] == "chat:100,chinese:0"
+    app.switch_page("pages/3_Trim.py").run()
+    assert_sound(app)
+    assert app.slider(key="weight-chat").value == 100
+    again = open_page("pages/2_Coverage.py", **(tiny | {"k": "60", "corpus": "chat:100,chinese:0"}))
+    assert again.multiselect(key="mix").value == ["chat", "chinese"]
+    assert again.slider(key="weight-chinese").value == 0
+
+
+def test_all_weights_zero_is_no_traceback(tiny: dict[str, str]) -> None:
+    """Catches a mixture whose sliders all stand at zero, or without a corpus, that ends in an error."""
+    app = open_page("pages/2_Coverage.py", **(tiny | {"corpus": "chat:0,code:0"}))
+    assert_sound(app)
+    assert not app.error
+    app.multiselect(key="mix").set_value([]).run()
+    assert_sound(app)
+    assert not app.error
+
+
+def test_pin_and_ban_move_tokens(tiny: dict[str, str]) -> None:
+    """Catches a pin that does not keep its token, a ban that does not drop it, and either that cannot be undone."""
+    app = open_page("pages/2_Coverage.py", **(tiny | {"k": "60"}))
+    tokenizer = resources.tokenizer_of(tiny["target"])
+    rare = tokenizer.vocab_size - 1
+    app.text_input(key="token").set_value(str(rare)).run()
+    app.button(key="pin").click().run()
+    assert_sound(app)
+    assert app.session_state["_settings"].pinned == str(rare)
+    assert ranks(app, rare) < 60
+    app.button(key="ban").click().run()
+    assert_sound(app)
+    assert (app.session_state["_settings"].pinned, app.session_state["_settings"].banned) == ("", str(rare))
+    assert ranks(app, rare) == tokenizer.vocab_size - 1
+    app.switch_page("pages/3_Trim.py").run()
+    assert_sound(app)
+    app.switch_page("pages/2_Coverage.py").run()
+    app.button(key=f"free-bans-{rare}").click().run()
+    assert_sound(app)
+    assert app.session_state["_settings"].banned == ""
+
+
+def test_banned_tokens_bound_k(tiny: dict[str, str]) -> None:
+    """Catches a k slider that takes banned tokens in without saying so."""
+    tokenizer = resources.tokenizer_of(tiny["target"])
+    size = tokenizer.vocab_size
+    banned = ",".join(map(str, range(size - 20, size)))
+    app = open_page("pages/2_Coverage.py", **(tiny | {"k": str(size - 5), "banned": banned}))
+    assert_sound(app)
+    assert "banned" in app.sidebar.error[0].value
+    assert app.select_slider(key="k_slider").options[-2:] == [f"{size - 20:,}", f"{size:,}"]
+
+
+def test_forced_tokens_cannot_be_banned(tiny: dict[str, str]) -> None:
+    """Catches a ban of an end token, after which a drafter never ends, or a page that is blocked by it."""
+    app = open_page("pages/2_Coverage.py", **tiny)
+    control = resources.tokenizer_of(tiny["target"]).control_ids[0]
+    app.text_input(key="token").set_value(str(control)).run()
+    app.button(key="ban").click().run()
+    assert_sound(app)
+    assert "must stay" in app.error[0].value
+    blocked = open_page("pages/2_Coverage.py", **(tiny | {"banned": str(control)}))
+    assert_sound(blocked)
+    assert "banned must stay" in blocked.error[0].value
+    blocked.multiselect(key="bans").set_value([]).run()
+    assert not blocked.error
+
+
+def test_matrix_shows_the_domain_gap(embedded_target: Path) -> None:
+    """Catches a matrix in which every ranking serves every text, or whose rows and columns are swapped."""
+    app = open_page("pages/2_Coverage.py", k="2048")
+    assert_sound(app)
+    said = told(app)
+    assert re.search(r"The worst: a ranking from Sample \w+ covers [\d.]+% of Sample chinese", said)
+
+
+def test_folder_is_one_corpus_and_names_its_bad_records(
+    tiny: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches a folder that cannot be counted, an encoding that is guessed silently, or a bad file that is hidden."""
+    monkeypatch.setenv("VOCABTRIM_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "one.txt").write_bytes("the cat sat on the mat. café ".encode("cp1252") * 50)
+    (folder / "two.jsonl.gz").write_bytes(gzip.compress(b'{"body": "the dog saw the cat"}\nnonsense\n' * 5))
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    app.text_input(key="place").set_value(str(folder)).run()
+    app.button(key="count_place").click().run()
+    assert_sound(app)
+    assert not app.error
+    assert str(folder) in cards(app)
+    said = told(app).replace("\\", "")
+    assert "two.jsonl.gz line 2" in said and "one.txt" in said and "cp1252" in said.lower()
+    app.text_input(key="place").set_value(str(tmp_path / "nowhere")).run()
+    app.button(key="count_place").click().run()
+    assert_sound(app)
+    assert "nowhere" in app.error[0].value
+
+
+def test_model_writes_text_once(tiny: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Catches text of the model that cannot be made, is not ranked by, or is written again each time."""
+    monkeypatch.setenv("VOCABTRIM_CACHE", str(tmp_path))
+    app = open_page("pages/1_Calibrate.py", **(tiny | {"max_new_tokens": "6"}))
+    lines = b'{"prompt": "the cat"}\n{"prompt": "the dog"}\n'
+    app.file_uploader(key="prompt_file").set_value(("asked.jsonl", lines, "")).run()
+    app.button(key="write").click().run()
+    assert_sound(app)
+    assert not app.error
+    assert "2 answers of the target, 2 of them written now" in told(app)
+    (path,) = (tmp_path / "generated").iterdir()
+    assert len(path.read_text().splitlines()) == 2
+    other = open_page("pages/1_Calibrate.py", **(tiny | {"max_new_tokens": "6"}))
+    other.file_uploader(key="prompt_file").set_value(("asked.jsonl", lines, "")).run()
+    other.button(key="write").click().run()
+    assert "0 of them written now" in told(other)
+
+
+def test_lists_of_others_rank(tiny: dict[str, str]) -> None:
+    """Catches a list without counts that is refused, or loaded and then ignored."""
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    listed = list(range(150, 250))
+    app.file_uploader(key="saved_counts").set_value(("freq.json", json.dumps(listed).encode(), "")).run()
+    app.button(key="load").click().run()
+    assert_sound(app)
+    assert not app.error
+    assert "list without counts" in told(app)
+    assert app.session_state["_settings"].order.startswith("list-")
+    counts = {str(token): 10 for token in listed}
+    app.file_uploader(key="saved_counts").set_value(("counts.json", json.dumps(counts).encode(), "")).run()
+    app.button(key="load").click().run()
+    assert_sound(app)
+    assert "counts" in cards(app)
+    for page in PAGES:
+        app.switch_page(page).run()
+        assert_sound(app)
+
+
+def test_stop_string_ends_the_text(embedded_target: Path) -> None:
+    """Catches a stop string that is ignored."""
+    query = {"max_new_tokens": "24", "repeats": "1", "stop_string": "e"}
+    app = generate(open_page("pages/4_Generate.py", **query), "Say hello.")
+    assert_sound(app)
+    assert "stop string" in told(app)
 
 
 def generate(app: AppTest, prompt: str) -> AppTest:

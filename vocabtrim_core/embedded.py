@@ -105,9 +105,14 @@ def fetch(wheel: Wheel, folder: Path, on_progress: Progress | None = None) -> No
         ) from error
 
 
-def _cache_folder() -> Path:
+def cache_root() -> Path:
+    """The user's folder for what is made once and kept: `VOCABTRIM_CACHE`, or the system's place for caches."""
     root = os.environ.get("VOCABTRIM_CACHE") or platformdirs.user_cache_dir("vocabtrim", appauthor=False)
-    return Path(root).expanduser().absolute() / TARGET_NAME
+    return Path(root).expanduser().absolute()
+
+
+def _cache_folder() -> Path:
+    return cache_root() / TARGET_NAME
 
 
 @contextmanager

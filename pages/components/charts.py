@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Mapping, Sequence
 
@@ -9,6 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from vocabtrim_core.coverage import CoverageInterval, DomainMatrix
 from vocabtrim_core.decoding.engine import Cycle, CycleTimes
 from vocabtrim_core.evaluation.comparison import Method
 from vocabtrim_core.evaluation.latency import HeadTiming
@@ -17,38 +19,104 @@ from vocabtrim_core.zipf import ZipfFit, log_spaced_ranks
 
 TEAL, ORANGE, VIOLET, BLUE, GREY = "#17989a", "#dd8a1f", "#8f63d2", "#3d85d6", "#87959a"
 COLOURS: dict[Method, str] = {"vanilla": GREY, "untrimmed": BLUE, "trimmed": TEAL}
+LINES = (TEAL, VIOLET, BLUE, "#c2557a", "#6d9a3a", GREY)  # Orange is for laws and marks.
+BAND = "rgba(23, 152, 154, 0.28)"
 NAMES: dict[Method, str] = {"vanilla": "Vanilla", "untrimmed": "Full vocabulary", "trimmed": "Trimmed"}
 PARTS = {"drafter_body": "drafter body", "drafter_head": "drafter head", "verification": "verification", "rest": "rest"}
 PART_COLOURS = (ORANGE, VIOLET, TEAL, GREY)
 
 
-def zipf(frequencies: np.ndarray, fit: ZipfFit | None, k: int) -> go.Figure:
-    """Count against rank, both on log axes. `frequencies` int64[distinct], largest first."""
-    ranks = log_spaced_ranks(len(frequencies))
+def zipf(frequencies: Mapping[str, np.ndarray], fits: Mapping[str, ZipfFit], fitted: str, k: int) -> go.Figure:
+    """Share of the text against rank, both on log axes: a line a corpus, and the laws `fits` to the corpus `fitted`.
+
+    `frequencies` are int64[distinct], largest first.
+    """
     figure = go.Figure()
-    counted = go.Scatter(
-        x=ranks, y=frequencies[ranks - 1], name="counted", mode="lines+markers", line_color=TEAL, marker_size=4
-    )
-    figure.add_trace(counted.update(hovertemplate="rank %{x:,}: %{y:,} times<extra></extra>"))
-    if fit is not None:
+    for number, (name, counts) in enumerate(frequencies.items()):
+        ranks = log_spaced_ranks(len(counts))
+        shares = counts[ranks - 1] / counts.sum()
+        colour = LINES[number % len(LINES)]
+        line = go.Scatter(
+            x=ranks, y=shares, name=_escaped(name), mode="lines+markers", line_color=colour, marker_size=4
+        )
+        line.update(customdata=counts[ranks - 1])
+        figure.add_trace(line.update(hovertemplate="rank %{x:,}: %{customdata:,} times, %{y:.4%}<extra></extra>"))
+    for (name, fit), dash in zip(fits.items(), ("dash", "dot"), strict=False):
         ends = log_spaced_ranks(fit.high, 60)
-        name = f"Zipf's law, exponent {fit.exponent:.2f}"
-        line = go.Scatter(x=ends, y=fit.counts(ends), name=name, mode="lines", line={"color": ORANGE, "dash": "dash"})
+        shares = fit.counts(ends) / frequencies[fitted].sum()
+        line = go.Scatter(x=ends, y=shares, name=name, mode="lines", line={"color": ORANGE, "dash": dash})
         figure.add_trace(line.update(hoverinfo="skip"))
     _mark_k(figure, k)
     figure.update_xaxes(type="log", title="rank (1 = most frequent token)", dtick=1, tickformat=",")
-    figure.update_yaxes(type="log", title="times counted", dtick=1, tickformat=",")
-    return _finished(figure, 420)
+    figure.update_yaxes(type="log", title="share of the text", dtick=1, tickformat=".4~%")
+    return _finished(figure, 460)
+
+
+def matrix(found: DomainMatrix) -> go.Figure:
+    """Coverage of each corpus (column) by each ranking (row) as a heat map, weakest where it is most orange."""
+    texts = [["–" if np.isnan(share) else f"{share:.1%}" for share in row] for row in found.coverage]
+    notes = [
+        [
+            "no interval" if np.isnan(low) else f"95 % interval {low:.1%} to {high:.1%}"
+            for low, high in zip(lows, highs, strict=True)
+        ]
+        for lows, highs in zip(found.low, found.high, strict=True)
+    ]
+    heat = go.Heatmap(
+        z=found.coverage,
+        # Two corpora may have the same name, so the axes count.
+        x=list(range(len(found.columns))),
+        y=list(range(len(found.rows))),
+        text=texts,
+        texttemplate="%{text}",
+        textfont={"size": 14},
+        customdata=notes,
+        hovertemplate="%{z:.2%}, %{customdata}<extra></extra>",
+        colorscale=[[0, ORANGE], [0.5, "#b9a45c"], [1, TEAL]],
+        showscale=False,
+        xgap=3,
+        ygap=3,
+    )
+    figure = go.Figure(heat)
+    for axis, names in (("x", found.columns), ("y", found.rows)):
+        shown = [_escaped(name if len(name) < 34 else f"{name[:32]}…") for name in names]
+        figure.update_layout({f"{axis}axis": {"tickvals": list(range(len(names))), "ticktext": shown}})
+    figure.update_xaxes(side="top", title="the text that is covered")
+    figure.update_yaxes(autorange="reversed", title="the ranking is made from")
+    margin = {"l": 8, "r": 16, "t": 60, "b": 8}
+    return figure.update_layout(height=130 + 52 * len(found.rows), margin=margin)
+
+
+def categories(names: Sequence[str], kept: Sequence[int], dropped: Sequence[int]) -> go.Figure:
+    """Tokens of each kind that are kept and that are not, as shares of the kind."""
+    figure = go.Figure()
+    for label, colour, values in (("kept", TEAL, kept), ("dropped", "rgba(135, 149, 154, 0.35)", dropped)):
+        shares = [value / max(1, a + b) for value, a, b in zip(values, kept, dropped, strict=True)]
+        bar = go.Bar(x=shares, y=list(names), name=label, orientation="h", marker_color=colour, customdata=list(values))
+        figure.add_trace(bar.update(hovertemplate=f"%{{y}}: %{{customdata:,}} {label} (%{{x:.1%}})<extra></extra>"))
+    figure.update_xaxes(title="share of the tokens of this kind", tickformat=".0%", range=[0, 1])
+    figure.update_yaxes(autorange="reversed")
+    figure.update_layout(barmode="stack", bargap=0.25, legend_traceorder="normal")
+    return _finished(figure, 120 + 26 * len(names))
 
 
 def coverage(
-    curves: Mapping[str, np.ndarray], k: int, marks: Mapping[str, Mapping[float, int | None]], lowest: int
+    curves: Mapping[str, np.ndarray],
+    k: int,
+    marks: Mapping[str, Mapping[float, int | None]],
+    lowest: int,
+    band: CoverageInterval | None = None,
 ) -> go.Figure:
     """Coverage against k, from `lowest`. `curves` by name, float64[V]; `marks` by name, the k that reaches each share.
 
-    The marks of the last curve are labelled.
+    The marks of the last curve are labelled, and `band` is its interval.
     """
     figure = go.Figure()
+    if band is not None and np.isfinite(band.low).all():
+        around = go.Scatter(
+            x=[*band.ks, *band.ks[::-1]], y=[*band.high, *band.low[::-1]], name="95 % interval", mode="lines"
+        )
+        figure.add_trace(around.update(fill="toself", fillcolor=BAND, line_width=0, hoverinfo="skip"))
     labelled = list(curves)[-1]
     for (name, curve), colour in zip(curves.items(), (GREY, TEAL), strict=False):
         ranks = log_spaced_ranks(len(curve))
@@ -139,6 +207,11 @@ def share_bar(share: float) -> go.Figure:
     figure.update_yaxes(visible=False)
     margin = {"l": 0, "r": 0, "t": 34, "b": 34}
     return figure.update_layout(barmode="stack", height=110, margin=margin, showlegend=False)
+
+
+def _escaped(name: str) -> str:
+    """A user's name: plotly reads some HTML in labels."""
+    return html.escape(name)
 
 
 def _mark_k(figure: go.Figure, k: int) -> None:

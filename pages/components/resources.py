@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,29 +17,76 @@ import numpy as np
 import streamlit as st
 import torch
 
-from vocabtrim_core.corpora import CorpusFile, read_file
-from vocabtrim_core.counting import Progress, TokenCounts, count_files
+from vocabtrim_core import defaults
+from vocabtrim_core.categories import token_categories
+from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Shard, read_file
+from vocabtrim_core.counting import Progress, TokenCounts, count_files, run_count
+from vocabtrim_core.coverage import CoverageInterval, DomainMatrix, domain_matrix, mixed_coverage_interval
 from vocabtrim_core.embedded import embedded_target_folder
 from vocabtrim_core.evaluation.latency import HeadTiming, time_head
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import model_folder
+from vocabtrim_core.mixing import mixed_shares
 from vocabtrim_core.models import EMBEDDED, ModelPair, load_pair
+from vocabtrim_core.shipped import sample_corpora, shipped_counts_path
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 from vocabtrim_core.vocabulary import Ranking, forced_token_ids, rank_tokens
-from vocabtrim_core.zipf import coverage_curve
-
-DATA = Path(__file__).resolve().parents[2] / "data"
-SAMPLE = DATA / "corpora" / "chat.jsonl"
-HOLDOUT = 0.1
+from vocabtrim_core.zipf import ZipfFit, coverage_curve, fit_zipf, fit_zipf_mandelbrot
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """Counts with what a page shows of them. `seconds` is what counting took, None where it was done elsewhere."""
+    """Counts with what a page shows of them. `seconds` is what counting took, None where it was done elsewhere;
+    `notes` are sentences on how the text was read."""
 
     label: str
     counts: TokenCounts
     seconds: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """What a ranking is made of: corpora with their weights, the corpus that they lean on, a list that is used instead
+    of counts, and the tokens pinned and banned by hand."""
+
+    corpora: tuple[Corpus, ...]
+    weights: tuple[int, ...]
+    prior: Corpus | None = None
+    order: Ranking | None = None
+    pinned: tuple[int, ...] = ()
+    banned: tuple[int, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """The text that the ranking is for."""
+        if len(self.corpora) == 1:
+            return self.corpora[0].label
+        shares = [weight / sum(self.weights) for weight in self.weights]
+        return " + ".join(f"{share:.0%} {one.label}" for one, share in zip(self.corpora, shares, strict=True))
+
+    @property
+    def name(self) -> str:
+        """The ranking's own name."""
+        return self.order.name if self.order else self.label
+
+    @property
+    def key(self) -> tuple:
+        """What the ranking depends on."""
+        parts = tuple((one.counts.digest, weight) for one, weight in zip(self.corpora, self.weights, strict=True))
+        prior, order = self.prior and self.prior.counts.digest, self.order and self.order.digest
+        return parts, prior, order, self.pinned, self.banned, self.name
+
+    def worth(self) -> np.ndarray:
+        """int64[V] or float64[V]: what the tokens are ranked by."""
+        if self.order:
+            worth = np.zeros(self.order.vocab_size, dtype=np.int64)
+            worth[self.order.ids[: self.order.observed]] = np.arange(self.order.observed, 0, -1)
+            return worth
+        if len(self.corpora) == 1 and not self.prior:
+            return self.corpora[0].counts.calibration
+        counts = [one.counts for one in self.corpora]
+        return mixed_shares(counts, self.weights, self.prior.counts if self.prior else None)
 
 
 @st.cache_resource(max_entries=8, show_spinner="Loading the tokenizer")
@@ -52,43 +99,80 @@ def tokenizer_of(target: str) -> Tokenizer:
 @st.cache_resource(max_entries=8, show_spinner=False)
 def shipped_corpus(fingerprint: str) -> Corpus | None:
     """The counts shipped for the tokenizer with this fingerprint, if there are any."""
-    for path in sorted((DATA / "rankings").glob("*.npz")):
-        counts = TokenCounts.load(path)
-        if counts.tokenizer_fingerprint == fingerprint:
-            return Corpus("Shipped counts", counts)
-    return None
+    counts = TokenCounts.load(shipped_counts_path())
+    return Corpus("Shipped counts", counts) if counts.tokenizer_fingerprint == fingerprint else None
 
 
-@st.cache_resource(max_entries=8, show_spinner="Counting the sample chats")
-def sample_corpus(fingerprint: str, _tokenizer: Tokenizer) -> Corpus:
-    """The sample chats, counted with this tokenizer; their plain text where it has no chat template."""
-    file = read_file(SAMPLE)
-    if not _tokenizer.has_chat_template:
+@st.cache_resource(max_entries=32, show_spinner="Counting the sample texts")
+def sample_corpus(name: str, fingerprint: str, _tokenizer: Tokenizer) -> Corpus:
+    """A sample text, counted with this tokenizer; chats as plain text where it has no chat template."""
+    file = read_file(sample_corpora()[name])
+    if name == "chat" and not _tokenizer.has_chat_template:
         file = CorpusFile(file.name, _contents(file.data))
-    return counted([file], _tokenizer, HOLDOUT, "Sample chats")
+    began = time.perf_counter()
+    counts = count_files([file], _tokenizer, defaults.HOLDOUT)
+    return Corpus(f"Sample {'chats' if name == 'chat' else name}", counts, time.perf_counter() - began)
 
 
 def counted(
-    files: list[CorpusFile], tokenizer: Tokenizer, holdout: float, label: str, on_progress: Progress | None = None
+    shards: list[Shard],
+    tokenizer: Tokenizer,
+    options: ReadingOptions,
+    holdout: float,
+    label: str,
+    on_progress: Progress,
+    state_folder: Path | None,
+    unusable: Sequence[BadRecord],
 ) -> Corpus:
-    """Count, and take the time."""
+    """Count, take the time, and note what is to be said about how the text was read."""
     began = time.perf_counter()
-    counts = count_files(files, tokenizer, holdout, on_progress)
-    return Corpus(label, counts, time.perf_counter() - began)
+    done = run_count(shards, tokenizer, options, holdout, "local", state_folder, on_progress, bad_records=unusable)
+    seconds = time.perf_counter() - began
+    notes = sorted({shard.warning for shard in shards if shard.warning})
+    if done.resumed_shards:
+        notes.append(f"{done.resumed_shards:,} of {done.shards:,} parts had been counted before.")
+    return Corpus(label, done.counts, None if done.resumed_shards else seconds, tuple(notes))
 
 
-@st.cache_resource(max_entries=16, show_spinner=False)
-def ranking_of(counts_digest: str, forced: tuple[int, ...], usable: int, _counts: TokenCounts, _name: str) -> Ranking:
-    """All usable tokens by their calibration counts, forced ones first."""
-    return rank_tokens(_counts.calibration, forced, _name, usable)
+@st.cache_resource(max_entries=64, show_spinner=False)
+def ranking_of(recipe_key: tuple, forced: tuple[int, ...], usable: int, _recipe: Recipe) -> Ranking:
+    """All usable tokens by the recipe, forced and pinned ones first, banned ones last. Raises SettingError."""
+    return rank_tokens(_recipe.worth(), forced, _recipe.name, usable, pinned=_recipe.pinned, banned=_recipe.banned)
 
 
-@st.cache_resource(max_entries=32, show_spinner=False)
+@st.cache_resource(max_entries=64, show_spinner=False)
 def coverage_of(
     ranking_digest: str, counts_digest: str, side: str, _ranking: Ranking, _counts: TokenCounts
 ) -> np.ndarray:
     """float64[V]: coverage at every k, of the `side` ("calibration" or "held_out") of the counts."""
     return coverage_curve(_ranking.ids, getattr(_counts, side))
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def interval_of(
+    ranking_digest: str, recipe_key: tuple, ks: tuple[int, ...], _ranking: Ranking, _recipe: Recipe
+) -> CoverageInterval:
+    """Coverage of the recipe's held-out text at some k, with its bootstrap interval."""
+    groups = [one.counts.held_out_groups for one in _recipe.corpora]
+    return mixed_coverage_interval(_ranking, groups, _recipe.weights, ks)
+
+
+@st.cache_resource(max_entries=32, show_spinner="Comparing the corpora")
+def matrix_of(key: tuple, k: int, _rankings: Sequence[Ranking], _texts: Mapping[str, np.ndarray]) -> DomainMatrix:
+    """Coverage of each text by each ranking; `key` says which they are."""
+    return domain_matrix(_rankings, _texts, k)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def fits_of(counts_digest: str, _counts: TokenCounts) -> tuple[ZipfFit | None, ZipfFit | None]:
+    """Zipf's law and that of Zipf and Mandelbrot, fitted to the counts."""
+    return fit_zipf(_counts.total), fit_zipf_mandelbrot(_counts.total)
+
+
+@st.cache_resource(max_entries=4, show_spinner="Sorting the tokens into kinds")
+def categories_of(fingerprint: str, _tokenizer: Tokenizer) -> np.ndarray:
+    """int8[V]: the `Category` of every token."""
+    return token_categories(_tokenizer)
 
 
 @st.cache_resource(max_entries=2, show_spinner="Loading the models (some seconds, once)")
@@ -97,11 +181,10 @@ def pair_of(target: str, drafter: str, dtype: str) -> ModelPair:
     return load_pair(target, drafter, dtype)
 
 
-def pair_ranking(pair: ModelPair, corpus: Corpus) -> Ranking:
+def pair_ranking(pair: ModelPair, recipe: Recipe) -> Ranking:
     """The ranking of the ids that target, drafter and tokenizer all have; ends of text of the models forced too."""
     forced = forced_token_ids(pair.tokenizer, pair.target.eos_ids)
-    counts = corpus.counts
-    return ranking_of(counts.digest, tuple(forced.tolist()), pair.usable_vocab_size, counts, corpus.label)
+    return ranking_of(recipe.key, tuple(forced.tolist()), pair.usable_vocab_size, recipe)
 
 
 @st.cache_resource(max_entries=4, show_spinner="Ordering the rows of the head")

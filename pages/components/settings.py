@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
+from vocabtrim_core import defaults
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.models import DTYPES, EMBEDDED
+from vocabtrim_core.models import EMBEDDED
 from vocabtrim_core.sampling import SamplingSettings
 
 SHIPPED = "shipped"
@@ -23,29 +25,40 @@ LIMITS: dict[str, tuple[float, float]] = {
     "repeats": (1, 9),
 }
 MAX_TEXT = 500
+MAX_LISTED = 4_000
+BYTES = "bytes"  # In a list of tokens, instead of an id: the tokens that spell characters byte by byte.
+MAX_WEIGHT = 100
+_TOKENS = re.compile(rf"({BYTES}|\d{{1,9}})(,({BYTES}|\d{{1,9}}))*")
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is compared, and how.
 
-    `target` and `drafter` are "embedded", a folder or a hub id; `corpus` is the key of the counted corpus that the
-    ranking comes from; `k` is what was asked for, which a vocabulary may not allow.
+    `target` and `drafter` are "embedded", a folder or a hub id; `corpus` is the mixture of counted corpora that the
+    ranking comes from (see `mixture`), `prior` the key of the corpus that it leans on and `order` that of a list that
+    is used instead of counts, or empty; `pinned` and `banned` are token ids with commas between, or "bytes"; `k` is
+    what was asked for, which a vocabulary may not allow; `stop_string` ends a text, or empty.
     """
 
     target: str = EMBEDDED
     drafter: str = EMBEDDED
-    dtype: str = "bfloat16"
+    dtype: str = defaults.DTYPES[0]
     corpus: str = SHIPPED
-    k: int = 4096
-    gamma: int = 3
+    prior: str = ""
+    order: str = ""
+    pinned: str = ""
+    banned: str = ""
+    k: int = defaults.KEPT_TOKENS
+    gamma: int = defaults.GAMMA
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
     seed: int = 0
-    max_new_tokens: int = 96
-    repeats: int = 3
+    max_new_tokens: int = defaults.MAX_NEW_TOKENS
+    repeats: int = defaults.REPEATS
+    stop_string: str = ""
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Settings:
@@ -67,10 +80,31 @@ class Settings:
         return GenerationSettings(self.gamma, self.max_new_tokens, sampling)
 
 
+def mixture(text: str) -> dict[str, int]:
+    """The weight, 0 to `MAX_WEIGHT`, of each corpus in "chat:60,code:40"; one without a weight has the largest."""
+    weights = {}
+    for part in text.split(","):
+        key, _, weight = part.partition(":")
+        if key.strip():
+            weights[key.strip()] = min(int(weight), MAX_WEIGHT) if re.fullmatch("[0-9]{1,3}", weight) else MAX_WEIGHT
+    return weights
+
+
+def mixture_text(weights: Mapping[str, int]) -> str:
+    """What `mixture` reads. The weight of a corpus alone does not matter."""
+    if len(weights) == 1:
+        return next(iter(weights))
+    return ",".join(f"{key}:{weight}" for key, weight in weights.items())
+
+
 def _parsed(name: str, text: str) -> str | int | float | None:
     default = getattr(Settings(), name)
+    if name == "stop_string":
+        return text[:MAX_TEXT]
+    if name in ("pinned", "banned"):
+        return text if len(text) <= MAX_LISTED and _TOKENS.fullmatch(text) else None
     if isinstance(default, str):
-        usable = bool(text.strip()) and len(text) <= MAX_TEXT and (name != "dtype" or text in DTYPES)
+        usable = bool(text.strip()) and len(text) <= MAX_TEXT and (name != "dtype" or text in defaults.DTYPES)
         return text.strip() if usable else None
     try:
         value = type(default)(text)

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
+from pages.components import ranking as ranking_settings
 from pages.components import tokens
 from pages.components.resources import (
     Corpus,
+    Recipe,
     coverage_of,
+    interval_of,
     pair_of,
     pair_ranking,
     ranked_head_of,
@@ -20,16 +23,20 @@ from pages.components.resources import (
     shipped_corpus,
     tokenizer_of,
 )
-from pages.components.settings import LIMITS, SHIPPED, Settings
+from pages.components.settings import LIMITS, MAX_TEXT, MAX_WEIGHT, SHIPPED, Settings
 from pages.components.text import errors_shown, plain, show_error
+from vocabtrim_core import defaults
+from vocabtrim_core.coverage import CoverageInterval
 from vocabtrim_core.embedded import TARGET_NAME, TARGET_WHEEL, embedded_target_folder, is_embedded_target_ready
 from vocabtrim_core.errors import SettingError, VocabTrimError
 from vocabtrim_core.heads import RankedHead
-from vocabtrim_core.models import DTYPES, EMBEDDED, ModelPair
+from vocabtrim_core.models import EMBEDDED, ModelPair
+from vocabtrim_core.shipped import sample_corpora
 from vocabtrim_core.tokenization import Tokenizer
 from vocabtrim_core.vocabulary import Ranking, check_k, forced_token_ids
 
-SAMPLE = "sample"
+# Their widgets are not one for one with the settings.
+RANKING_SETTINGS = ("corpus", "prior", "order", "pinned", "banned")
 FETCH_MEGABYTES = round(TARGET_WHEEL.size / 1e6)
 
 
@@ -62,14 +69,37 @@ class Workspace:
     settings: Settings
     tokenizer: Tokenizer
     corpora: dict[str, Corpus]
-    corpus: Corpus
+    recipe: Recipe
     ranking: Ranking
     k: int
 
+    @property
+    def corpus(self) -> Corpus:
+        """The corpus that weighs most in the mixture."""
+        weights = self.recipe.weights
+        return self.recipe.corpora[weights.index(max(weights))]
+
+    @property
+    def label(self) -> str:
+        """The text that is measured: a corpus or a mixture."""
+        return self.recipe.label
+
+    def has(self, side: str) -> bool:
+        """Whether every corpus of the mixture has "calibration" or "held_out" text."""
+        return all(getattr(one.counts, side).any() for one in self.recipe.corpora)
+
     def coverage(self, side: str) -> np.ndarray:
-        """float64[V]: coverage at every k, of the corpus's "calibration" or "held_out" text."""
-        counts = self.corpus.counts
-        return coverage_of(self.ranking.digest, counts.digest, side, self.ranking, counts)
+        """float64[V]: coverage at every k of the "calibration" or "held_out" text, by the weights of the mixture."""
+        curves = [
+            coverage_of(self.ranking.digest, one.counts.digest, side, self.ranking, one.counts)
+            for one in self.recipe.corpora
+        ]
+        return np.average(curves, axis=0, weights=self.recipe.weights)
+
+    def held_out_interval(self, ks: np.ndarray) -> CoverageInterval:
+        """Coverage of the held-out text at some k, with its interval."""
+        sizes = tuple(int(k) for k in ks)
+        return interval_of(self.ranking.digest, self.recipe.key, sizes, self.ranking, self.recipe)
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,19 +177,31 @@ def load_models(workspace: Workspace) -> Models:
     settings = workspace.settings
     key = (settings.target, settings.drafter, settings.dtype)
     pair = pair_of(*key)
-    ranking = pair_ranking(pair, workspace.corpus)
+    ranking = pair_ranking(pair, workspace.recipe)
     head = ranked_head_of(key, ranking.digest, pair, ranking)
     return Models(pair, ranking, head, _in_range(ranking, workspace.k), key)
 
 
 def choose_corpus(key: str) -> None:
-    """Make a corpus the one in use, from the next run on."""
-    st.session_state["_next_corpus"] = key
+    """Make a corpus the only one in use, from the next run on."""
+    ranking_settings.use({key: MAX_WEIGHT})
+
+
+def mix_corpus(key: str, weights: dict[str, int]) -> None:
+    """Add a corpus to a mixture, with as much weight as the others have on average."""
+    if len(weights) == 1:
+        weights = dict.fromkeys(weights, MAX_WEIGHT // 2)
+    ranking_settings.use(weights | {key: round(sum(weights.values()) / len(weights)) or MAX_WEIGHT})
 
 
 def own_corpora() -> dict[str, Corpus]:
     """The corpora that this session counted or loaded, by key."""
     return st.session_state.setdefault("_own_corpora", {})
+
+
+def own_lists() -> dict[str, Ranking]:
+    """The lists without counts that this session imported, by key."""
+    return st.session_state.setdefault("_own_lists", {})
 
 
 def _seed(page: Page) -> None:
@@ -170,8 +212,10 @@ def _seed(page: Page) -> None:
     state["_page"] = page.path
     for name, value in asdict(known).items():
         # Streamlit forgets a widget's value with its page, or when it was not drawn.
-        if moved or name not in state:
+        if (moved or name not in state) and name not in RANKING_SETTINGS:
             state[name] = value
+    if moved or "mix" not in state:
+        ranking_settings.seed(known)
 
 
 def _settings() -> Setup:
@@ -181,7 +225,7 @@ def _settings() -> Setup:
             "drafter": _source("Drafter", "drafter", "The small model that proposes tokens."),
             "dtype": st.segmented_control(
                 "Number format",
-                list(DTYPES),
+                list(defaults.DTYPES),
                 key="dtype",
                 required=True,
                 width="stretch",
@@ -191,12 +235,19 @@ def _settings() -> Setup:
         }
     tokenizer, problem = _tokenizer(asked["target"])
     corpora = _corpora(tokenizer) if tokenizer else {}
-    corpus_key = _corpus(corpora)
-    ranking = None
+    recipe = ranking = None
     if tokenizer and corpora:
-        corpus = corpora[corpus_key]
+        lists = {key: one for key, one in own_lists().items() if one.vocab_size == tokenizer.vocab_size}
+        recipe, made = ranking_settings.sidebar(corpora, lists, tokenizer)
+        asked |= made
         forced = tuple(forced_token_ids(tokenizer).tolist())
-        ranking = ranking_of(corpus.counts.digest, forced, tokenizer.vocab_size, corpus.counts, corpus.label)
+        try:
+            ranking = ranking_of(recipe.key, forced, tokenizer.vocab_size, recipe)
+        except VocabTrimError as error:
+            problem = error
+    else:
+        known = st.session_state.get("_settings") or Settings.from_query(st.query_params)
+        asked |= {name: getattr(known, name) for name in RANKING_SETTINGS}
     k = _k(ranking)
     asked["gamma"] = st.slider(
         "gamma: tokens drafted a cycle",
@@ -207,12 +258,10 @@ def _settings() -> Setup:
         asked |= _sampling()
     with st.expander("Length and repeats", expanded=False, icon=":material/repeat:"):
         asked |= _length()
-    settings = Settings(corpus=corpus_key, k=k, **asked)
-    if tokenizer is None or ranking is None:
+    settings = Settings(k=k, **asked)
+    if tokenizer is None or recipe is None or ranking is None:
         return Setup(settings, None, problem)
-    return Setup(
-        settings, Workspace(settings, tokenizer, corpora, corpora[corpus_key], ranking, _in_range(ranking, k)), None
-    )
+    return Setup(settings, Workspace(settings, tokenizer, corpora, recipe, ranking, _in_range(ranking, k)), None)
 
 
 def _source(label: str, key: str, what: str) -> str:
@@ -241,37 +290,19 @@ def _corpora(tokenizer: Tokenizer) -> dict[str, Corpus]:
     shipped = shipped_corpus(tokenizer.fingerprint)
     if shipped:
         found[SHIPPED] = shipped
-    found[SAMPLE] = sample_corpus(tokenizer.fingerprint, tokenizer)
+    found |= {name: sample_corpus(name, tokenizer.fingerprint, tokenizer) for name in sample_corpora()}
     own = own_corpora().items()
     return found | {key: one for key, one in own if one.counts.tokenizer_fingerprint == tokenizer.fingerprint}
-
-
-def _corpus(corpora: dict[str, Corpus]) -> str:
-    state = st.session_state
-    if "_next_corpus" in state:
-        state["corpus"] = state.pop("_next_corpus")
-    wanted = str(state["corpus"])
-    if not corpora:
-        return wanted
-    if wanted not in corpora:
-        state["corpus"] = next(iter(corpora))
-    chosen = st.selectbox(
-        "Ranking from the counts of",
-        list(corpora),
-        format_func=lambda key: corpora[key].label if key in corpora else key,
-        key="corpus",
-        help="The tokens are ranked by how often this text uses them. Count your own text on the page Calibrate.",
-    )
-    if wanted != chosen and wanted not in (SHIPPED, SAMPLE):
-        st.caption("The linked corpus was counted in another session. Load its counts on the page Calibrate.")
-    return str(chosen)
 
 
 def _k(ranking: Ranking | None) -> int:
     """k as a slider over round steps and as an exact number: two widgets on one value."""
     state: Any = st.session_state
     if ranking is not None:
-        options = _k_options(max(1, ranking.forced), ranking.vocab_size)
+        options = _k_options(max(1, ranking.forced), ranking.largest_k)
+        if ranking.largest_k < ranking.vocab_size:
+            # The banned tokens come last, and all together.
+            options.append(ranking.vocab_size)
         state["k_slider"] = min(options, key=lambda option: abs(np.log(option / max(1, state["k"]))))
         st.select_slider(
             "k: tokens the drafter keeps",
@@ -299,7 +330,8 @@ def _k_options(low: int, high: int) -> list[int]:
 
 
 def _in_range(ranking: Ranking, k: int) -> int:
-    return min(max(k, ranking.forced, 1), ranking.vocab_size)
+    k = min(max(k, ranking.forced, 1), ranking.vocab_size)
+    return k if k == ranking.vocab_size else min(k, ranking.largest_k)
 
 
 def _sampling() -> dict[str, Any]:
@@ -333,7 +365,10 @@ def _length() -> dict[str, Any]:
         key="repeats",
         help="Speeds are the median of the repeats, with the lowest and the highest.",
     )
-    return {"max_new_tokens": longest, "repeats": repeats}
+    stop = st.text_input(
+        "Stop string", key="stop_string", max_chars=MAX_TEXT, help="A text ends where this comes up. Empty: nowhere."
+    )
+    return {"max_new_tokens": longest, "repeats": repeats, "stop_string": stop}
 
 
 def _limits(name: str) -> tuple[Any, Any]:

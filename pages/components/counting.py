@@ -1,0 +1,134 @@
+"""Making corpora on the page Calibrate: counting, text written by a model, and files that others made."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import astuple
+from pathlib import Path
+from typing import Literal
+
+import streamlit as st
+
+from pages.components.ranking import use_list
+from pages.components.resources import Corpus, counted, machine_to_itself, pair_of
+from pages.components.state import Workspace, choose_corpus, own_corpora, own_lists
+from pages.components.text import plain
+from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Source, plan_shards
+from vocabtrim_core.embedded import cache_root
+from vocabtrim_core.errors import CorpusError
+from vocabtrim_core.generated import AnswerSettings, author, count_answers, model_fingerprint, write_answers
+from vocabtrim_core.importing import import_tokens
+from vocabtrim_core.prompts import Prompt, read_prompts
+from vocabtrim_core.shipped import sample_corpus_path
+from vocabtrim_core.vocabulary import Ranking
+
+MAX_CORPORA = 30
+
+Progress = Callable[[float, str], None]
+
+
+def count(
+    sources: Sequence[Source],
+    label: str,
+    workspace: Workspace,
+    options: ReadingOptions,
+    holdout: float,
+    report: Progress,
+    keep_parts: bool = False,
+) -> None:
+    """Count a corpus, unless the same content was counted before in the same way, and choose it.
+
+    With `keep_parts` the parts that are finished are kept, so that a cancelled count goes on where it was.
+    """
+    unusable: list[BadRecord] = []
+    report(0.0, f"{label}: looking for files")
+    shards = plan_shards(sources, options, on_bad=unusable.append)
+    identity = [workspace.tokenizer.fingerprint, holdout, astuple(options), *(shard.key for shard in shards)]
+    key = hashlib.sha256(repr(identity).encode()).hexdigest()[:20]
+    if key not in own_corpora():
+        folder = cache_root() / "counting" if keep_parts else None
+        keep(key, counted(shards, workspace.tokenizer, options, holdout, label, report, folder, unusable))
+    choose_corpus(key)
+
+
+def write(
+    workspace: Workspace,
+    by: Literal["target", "drafter"],
+    own_prompts: CorpusFile | None,
+    limit: int,
+    holdout: float,
+    report: Progress,
+) -> None:
+    """Let a model of the pair answer prompts, count the answers, and choose them.
+
+    The sampling is that of the sidebar. Answers are kept in the user's cache folder: none is written twice, and a
+    cancelled run goes on where it was.
+    """
+    settings = workspace.settings
+    asked = AnswerSettings(1, settings.max_new_tokens, settings.generation.sampling)
+    prompts = _prompts(own_prompts, limit)
+    pair = pair_of(settings.target, settings.drafter, settings.dtype)
+    model = author(pair, by)
+    digest = hashlib.sha256(repr((model_fingerprint(model), pair.tokenizer.fingerprint, asked)).encode()).hexdigest()
+    path = cache_root() / "generated" / f"{by}-{digest[:16]}.jsonl"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CorpusError(f"{path.parent} cannot be made: {error.strerror}.") from None
+    with machine_to_itself():
+        written = write_answers(model, pair.tokenizer, prompts, asked, path, on_progress=report)
+    counts = count_answers(written.answers, pair.tokenizer, holdout, path.name)
+    seconds = written.seconds if written.added == len(written.answers) else None
+    notes = (f"{len(written.answers):,} answers of the {by}, {written.added:,} of them written now; kept in {path}.",)
+    key = counts.digest[:20]
+    if key not in own_corpora():
+        keep(key, Corpus(f"Written by the {by} ({len(written.answers):,} answers)", counts, seconds, notes))
+    choose_corpus(key)
+
+
+def _prompts(own: CorpusFile | None, limit: int) -> list[Prompt]:
+    """The first prompts of an upload, or those of the sample chats."""
+    if own is None:
+        return read_prompts(sample_corpus_path(), limit)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "prompts.jsonl"
+        path.write_bytes(own.data)
+        try:
+            return read_prompts(path, limit)
+        except CorpusError as error:
+            raise CorpusError(str(error).replace(str(path), own.name)) from None
+
+
+def load(file: CorpusFile, workspace: Workspace) -> tuple[str, ...]:
+    """Take counts or a list from a file that this program or another made; what there is to say about it."""
+    imported = import_tokens(file, workspace.tokenizer)
+    if isinstance(imported.content, Ranking):
+        key = f"list-{imported.content.digest[:16]}"
+        own_lists()[key] = imported.content
+        use_list(key)
+        return (f"{file.name} is a list without counts. The sidebar now ranks by it.", *imported.notes)
+    key = imported.content.digest[:20]
+    if key not in own_corpora():
+        keep(key, Corpus(file.name.rpartition(".")[0], imported.content, None, imported.notes))
+    choose_corpus(key)
+    return imported.notes
+
+
+def keep(key: str, corpus: Corpus) -> None:
+    """Add to the session's corpora. CorpusError where it has too many."""
+    own = own_corpora()
+    if len(own) >= MAX_CORPORA:
+        raise CorpusError(f"This session holds {MAX_CORPORA} corpora already. Remove one first.")
+    own[key] = corpus
+
+
+def progress() -> Progress:
+    """A bar that shows what is being done. A click on anything reruns the page at its next step, and so cancels."""
+    bar = st.progress(0.0)
+
+    def report(share: float, message: str) -> None:
+        bar.progress(min(1.0, max(0.0, share)), plain(message))
+
+    return report
