@@ -17,6 +17,7 @@ from tiny_tokenizer import make_tiny_tokenizer
 from pages.components import resources
 from pages.components.settings import Settings, mixture
 from pages.components.side_by_side import Session
+from vocabtrim_core import defaults
 from vocabtrim_core.embedded import embedded_target_folder
 from vocabtrim_core.evaluation.comparison import Turn
 from vocabtrim_core.vocabulary import forced_token_ids
@@ -121,7 +122,7 @@ def test_bad_link_falls_back(tiny: dict[str, str]) -> None:
     app = open_page("pages/2_Coverage.py", **(tiny | bad | {"dtype": "int8", "unknown": "1"}))
     assert_sound(app)
     assert app.number_input(key="k").value == 4096
-    assert app.slider(key="gamma").value == 3
+    assert app.slider(key="gamma").value == defaults.GAMMA
     assert app.slider(key="temperature").value == 0.0
     assert "unknown" not in app.query_params
 

@@ -43,7 +43,7 @@ class Settings:
 
     target: str = EMBEDDED
     drafter: str = EMBEDDED
-    dtype: str = defaults.DTYPES[0]
+    dtype: str = defaults.FAST_DTYPE
     corpus: str = SHIPPED
     prior: str = ""
     order: str = ""
