@@ -141,11 +141,11 @@ def _missing(workspace: Workspace) -> None:
     )
     ids = [one.token_id for one in found]
     texts = dict(zip(ids, readable_tokens(workspace.tokenizer, ids), strict=True))
-    shares = {one.token_id: one.share for one in found}
+    times = {one.token_id: one.count for one in found}
     st.pills(
         "Missing tokens",
         ids[:MISSING_SHOWN],
-        format_func=lambda token: f"{plain(texts[token])} {shares[token]:.2%}",
+        format_func=lambda token: f"{plain(texts[token])} ×{times[token]:,}",
         key="pin_missing",
         on_change=_pin_missing,
         label_visibility="collapsed",
@@ -185,7 +185,7 @@ def _own_tokens(workspace: Workspace) -> None:
     ):
         if listed:
             row = st.container(horizontal=True, vertical_alignment="center")
-            row.write(f"{what}:", width=70)
+            row.markdown(f"{what}:", width="content")
             for token in listed.split(","):
                 row.button(
                     plain(named(token, workspace.tokenizer)),

@@ -111,7 +111,8 @@ def sample_corpus(name: str, fingerprint: str, _tokenizer: Tokenizer) -> Corpus:
         file = CorpusFile(file.name, _contents(file.data))
     began = time.perf_counter()
     counts = count_files([file], _tokenizer, defaults.HOLDOUT)
-    return Corpus(f"Sample {'chats' if name == 'chat' else name}", counts, time.perf_counter() - began)
+    label = {"chat": "chats", "chinese": "Chinese"}.get(name, name)
+    return Corpus(f"Sample {label}", counts, time.perf_counter() - began)
 
 
 def counted(
