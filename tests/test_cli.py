@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -300,7 +301,7 @@ def test_human_output(tiny: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--k", "50", "--max-new-tokens", "5", "--repeats", "1", *tiny.pair]
     assert main(["compare", "--prompt", PROMPT, *arguments]) == 0
     output = capsys.readouterr().out
-    for words in ("Lines skipped: 1.", "held-out", "acceptance length", "The outputs of all three are identical."):
+    for words in ("Records skipped: 1.", "held-out", "acceptance length", "The outputs of all three are identical."):
         assert words in output
 
 
@@ -339,8 +340,10 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     assert main([*map(str, arguments), "--json"]) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err.count("\n") == 1
-    return output.err
+    # On a slow machine progress is said before a mistake that shows late.
+    lines = [line for line in output.err.splitlines() if not re.match(r" *\d+% ", line)]
+    assert len(lines) == 1
+    return lines[0]
 
 
 @pytest.mark.parametrize(
@@ -407,7 +410,7 @@ def test_long_prompt_of_file(tiny: Folder, capsys: pytest.CaptureFixture[str], t
 
 @pytest.mark.parametrize(
     "content, words",
-    [(b"", "is empty"), (b"\x00\x01", "binary"), (b"caf\xe9", "not valid UTF-8"), (b"{broken\n", "line 1")],
+    [(b"", "is empty"), (b"\x00\x01", "binary"), (b"caf\xe9", "line 1"), (b"{broken\n", "line 1")],
 )
 def test_bad_corpus(
     tiny: Folder, capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes, words: str
