@@ -171,6 +171,28 @@ def test_generate_then_stop_in_the_middle(server: str, page: Page) -> None:
     settled(page)
 
 
+def test_mix_see_the_matrix_and_pin(server: str, page: Page) -> None:
+    """Catches a break between two mixed corpora, what their rankings miss, and a missing token that is pinned."""
+    page.goto(f"{server}/Calibrate?corpus=prose")
+    settled(page)
+    page.locator("[data-testid=stMain]").get_by_role("button", name="Mix in").nth(2).click()
+    expect(page).to_have_url(re.compile(r"corpus=prose(%3A|:)50(%2C|,)code(%3A|:)50"))
+    settled(page)
+    go(page, "Coverage", "How many tokens do I need?")
+    expect(page.locator(".vt-answer")).to_contain_text("50% Sample prose + 50% Sample code")
+    expect(page.locator(".js-plotly-plot").nth(1)).to_contain_text("Sample Chinese")
+    missing = (
+        page.get_by_test_id("stButtonGroup")
+        .get_by_role("radio")
+        .or_(page.get_by_test_id("stMain").locator("[data-testid=stBaseButton-pills]"))
+    )
+    missing.first.click()
+    expect(page).to_have_url(re.compile(r"pinned=\d+"))
+    settled(page)
+    expect(page.get_by_test_id("stMain").get_by_text("Pinned:")).to_be_visible()
+    expect(page.get_by_role("button", name=re.compile(r"\(\d+\)")).first).to_be_visible()
+
+
 def test_link_and_navigation_keep_the_settings(server: str, page: Page) -> None:
     """Catches settings that get lost in a shared link, in the sidebar's links, or by going back and forth."""
     page.goto(f"{server}/Coverage?k=1234&gamma=5&dtype=float32&temperature=0.5")
