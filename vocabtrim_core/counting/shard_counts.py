@@ -127,7 +127,7 @@ def count_shard(
         share_out(ahead, lambda batch: count(*batch), threads)
     return ShardCounts(
         total=SparseHistogram.of(tally.total),
-        held_out=SparseHistogram.of(tally.held_out),
+        held_out=tally.held_out,
         documents=(tally.documents[0], tally.documents[1]),
         content_sum=tally.content_sum,
         bad_records=tuple(sorted(unread.records + refused.records)[:MAX_BAD_RECORDS]),
