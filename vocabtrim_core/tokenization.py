@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -108,8 +107,13 @@ class Tokenizer:
 
     def holds_control_text(self, text: str) -> bool:
         """Whether the characters of a control token occur in `text`."""
-        starts, by_start = self._control_starts
-        return any(text.startswith(by_start[found[1]], found.start()) for found in starts.finditer(text))
+        for start, controls in self._controls_by_start.items():
+            at = text.find(start)
+            while at >= 0:
+                if text.startswith(controls, at):
+                    return True
+                at = text.find(start, at + 1)
+        return False
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """The ids that a model should answer: one user turn where there is a chat template, else BOS and the text."""
@@ -160,16 +164,15 @@ class Tokenizer:
         return [*parts, rendered]
 
     @cached_property
-    def _control_starts(self) -> tuple[re.Pattern[str], dict[str, tuple[str, ...]]]:
-        """A pattern that finds the first two characters of any control token, and the control tokens by those.
+    def _controls_by_start(self) -> dict[str, tuple[str, ...]]:
+        """The control tokens by their first two characters, of which there are few kinds.
 
         There may be hundreds; looking for each of them in every message would take longer than encoding.
         """
         by_start: dict[str, tuple[str, ...]] = {}
         for text in self.control_texts:
             by_start[text[:2]] = (*by_start.get(text[:2], ()), text)
-        # The lookahead finds starts that overlap, as in "<<|".
-        return re.compile(f"(?=({'|'.join(map(re.escape, by_start)) or '(?!)'}))", re.DOTALL), by_start
+        return by_start
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:

@@ -3,13 +3,14 @@
 import threading
 import time
 from collections.abc import Generator
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from vocabtrim_core.corpora import Document
 from vocabtrim_core.counting import batching
-from vocabtrim_core.counting.batching import batches, read_ahead
+from vocabtrim_core.counting.batching import batches, read_ahead, share_out
 
 
 def numbers(count: int, made: list[int]) -> Generator[int, None, None]:
@@ -72,3 +73,28 @@ def test_read_ahead_raises_what_the_reader_raised() -> None:
     assert next(ahead) == 1
     with pytest.raises(OSError, match="gone"):
         next(ahead)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_every_item_is_used_once(threads: int) -> None:
+    """Bug: two threads take the same batch, or one is dropped between them."""
+    made: list[int] = []
+    used: list[int] = []
+    with closing(read_ahead(numbers(500, made))) as ahead:
+        share_out(ahead, used.append, threads)
+    assert sorted(used) == made == list(range(500))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_what_one_thread_raises_ends_all(threads: int) -> None:
+    """Bug: an error in one of several threads is lost with it, and the counts are short."""
+    made: list[int] = []
+
+    def use(item: int) -> None:
+        if item == 5:
+            raise KeyError(item)
+
+    before = threading.active_count()
+    with pytest.raises(KeyError), closing(read_ahead(numbers(10**9, made))) as ahead:
+        share_out(ahead, use, threads)
+    assert len(made) < 100 and threading.active_count() == before

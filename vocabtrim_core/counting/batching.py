@@ -1,12 +1,13 @@
-"""Documents in batches, read in a thread of their own while earlier ones are counted."""
+"""Documents in batches, read in a thread of their own while earlier ones are counted by one or several others."""
 
 from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from vocabtrim_core.corpora import Document
 
@@ -66,6 +67,32 @@ def read_ahead(items: Generator[T, None, None], depth: int = 1) -> Generator[T, 
     finally:
         stop.set()
         thread.join()
+
+
+def share_out(items: Iterator[T], use: Callable[[T], None], threads: int) -> None:
+    """Call `use` on each of `items`, in this thread or in so many others. What one of them raises ends all."""
+    if threads == 1:
+        for item in items:
+            use(item)
+        return
+    taking = threading.Lock()
+    failed = threading.Event()
+
+    def work() -> None:
+        try:
+            while not failed.is_set():
+                with taking:
+                    item = next(items, _END)
+                if item is _END:
+                    return
+                use(cast(T, item))
+        except BaseException:
+            failed.set()
+            raise
+
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work) for _ in range(threads)]:
+            done.result()
 
 
 class _Failure:

@@ -69,13 +69,13 @@ class TokenCounts:
         tally: Tally,
         tokenizer: Tokenizer,
         files: Iterable[CountedFile],
-        bad_records: Iterable[BadRecord] = (),
-        bad_record_count: int = 0,
     ) -> TokenCounts:
         """A finished tally with its provenance."""
+        groups = np.zeros((HELD_OUT_GROUPS, tally.vocab_size), dtype=np.int64)
+        tally.held_out.add_to(groups)
         return cls(
-            calibration=tally.calibration,
-            held_out_groups=tally.held_out,
+            calibration=tally.total - groups.sum(axis=0),
+            held_out_groups=groups,
             calibration_documents=tally.documents[0],
             held_out_documents=tally.documents[1],
             files=tuple(sorted(files)),
@@ -83,8 +83,6 @@ class TokenCounts:
             tokenizer_fingerprint=tokenizer.fingerprint,
             vocab_size=tokenizer.vocab_size,
             holdout=tally.holdout,
-            bad_records=tuple(sorted(bad_records)[:MAX_BAD_RECORDS]),
-            bad_record_count=bad_record_count,
         )
 
     @cached_property

@@ -1,4 +1,4 @@
-"""The local engine: shards counted by threads, one a core.
+"""The local engine: shards counted by threads, one a core; where there are fewer shards, several of them a shard.
 
 Threads are enough, since reading, decompressing and encoding leave Python's lock free; what is left in Python is a few
 nanoseconds a token.
@@ -53,7 +53,7 @@ def count_locally(shards: Sequence[Shard], job: Job) -> Generator[Event, None, N
                 raise _StoppedError
             events.put(Batch(shard, characters, tokens))
 
-        events.put(Finished(shard, count_shard(shard, job, on_batch)))
+        events.put(Finished(shard, count_shard(shard, job, on_batch, threads)))
 
     def work() -> None:
         try:
@@ -64,11 +64,11 @@ def count_locally(shards: Sequence[Shard], job: Job) -> Generator[Event, None, N
         except BaseException as error:
             events.put(error)
 
-    threads = [
-        threading.Thread(target=work, name=f"count-{i}", daemon=True) for i in range(min(usable_cores(), len(shards)))
-    ]
-    for thread in threads:
-        thread.start()
+    at_once = min(usable_cores(), len(shards))
+    threads = usable_cores() // at_once
+    workers = [threading.Thread(target=work, name=f"count-{i}", daemon=True) for i in range(at_once)]
+    for worker in workers:
+        worker.start()
     try:
         left = len(shards)
         while left:
@@ -79,8 +79,8 @@ def count_locally(shards: Sequence[Shard], job: Job) -> Generator[Event, None, N
             yield event
     finally:
         stop.set()
-        for thread in threads:
-            thread.join()
+        for worker in workers:
+            worker.join()
 
 
 def usable_cores() -> int:

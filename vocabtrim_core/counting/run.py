@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Shard, nothing_usable, plan_shards
 from vocabtrim_core.counting.cluster import count_on_ray
 from vocabtrim_core.counting.counts import MAX_BAD_RECORDS, CountedFile, TokenCounts
 from vocabtrim_core.counting.local import Batch, Event, count_locally
 from vocabtrim_core.counting.shard_counts import Job, ShardCounts
-from vocabtrim_core.counting.split import check_holdout
+from vocabtrim_core.counting.split import HELD_OUT_GROUPS, check_holdout
 from vocabtrim_core.counting.state import open_state
-from vocabtrim_core.counting.tally import Tally
 from vocabtrim_core.errors import CorpusError
 from vocabtrim_core.fast_tokenization import Encoders
 from vocabtrim_core.tokenization import Tokenizer
@@ -150,7 +151,10 @@ class _Total:
 
     def __init__(self, shards: Sequence[Shard], job: Job) -> None:
         self._tokenizer = job.encoders.tokenizer
-        self._tally = Tally(self._tokenizer.vocab_size, job.holdout)
+        self._holdout = job.holdout
+        self._calibration = np.zeros(self._tokenizer.vocab_size, dtype=np.int64)
+        self._groups = np.zeros((HELD_OUT_GROUPS, self._tokenizer.vocab_size), dtype=np.int64)
+        self._documents = [0, 0]
         self._files: dict[str, _File] = {}
         self._uploads: dict[str, str] = {}
         self._bad: list[BadRecord] = []
@@ -163,10 +167,11 @@ class _Total:
 
     def add(self, shard: Shard, counts: ShardCounts) -> None:
         """Raises CorpusError where `shard` was the last of a named file that has no usable record."""
-        counts.total.add_to(self._tally.total)
-        counts.held_out.add_to(self._tally.held_out)
+        counts.total.add_to(self._calibration)
+        counts.held_out.add_to(self._groups)
+        np.subtract.at(self._calibration, counts.held_out.cells % self._tokenizer.vocab_size, counts.held_out.counts)
         for side, documents in enumerate(counts.documents):
-            self._tally.documents[side] += documents
+            self._documents[side] += documents
         self._bad = sorted([*self._bad, *counts.bad_records])[:MAX_BAD_RECORDS]
         self._bad_count += counts.bad_record_count
         self.tokens += counts.tokens
@@ -182,7 +187,7 @@ class _Total:
     def token_counts(self, bad_records: Sequence[BadRecord]) -> TokenCounts:
         """All together, with bad records that were found before. CorpusError where there is no document."""
         bad = sorted([*self._bad, *bad_records])[:MAX_BAD_RECORDS]
-        if not sum(self._tally.documents):
+        if not sum(self._documents):
             reason = f" The first problem: {bad[0].where}: {bad[0].reason}." if bad else ""
             raise CorpusError(f"None of the files has a usable record.{reason}")
         files = [
@@ -190,7 +195,19 @@ class _Total:
             for name, file in self._files.items()
             if file.documents
         ]
-        return TokenCounts.of(self._tally, self._tokenizer, files, bad, self._bad_count + len(bad_records))
+        return TokenCounts(
+            calibration=self._calibration,
+            held_out_groups=self._groups,
+            calibration_documents=self._documents[0],
+            held_out_documents=self._documents[1],
+            files=tuple(sorted(files)),
+            tokenizer_name=self._tokenizer.name,
+            tokenizer_fingerprint=self._tokenizer.fingerprint,
+            vocab_size=self._tokenizer.vocab_size,
+            holdout=self._holdout,
+            bad_records=tuple(bad),
+            bad_record_count=self._bad_count + len(bad_records),
+        )
 
 
 def _digest(file: _File) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from vocabtrim_core.corpora import BadRecord, Document, ReadingOptions, Shard, read_shard
-from vocabtrim_core.counting.batching import batches, read_ahead
+from vocabtrim_core.counting.batching import batches, read_ahead, share_out
 from vocabtrim_core.counting.counts import MAX_BAD_RECORDS, read_npz, restored_histogram
 from vocabtrim_core.counting.encoding import DocumentEncoder
 from vocabtrim_core.counting.split import HELD_OUT_GROUPS, content_hash, document_content
@@ -98,29 +99,35 @@ class ShardCounts:
             raise ValueError("not the counts of a shard") from error
 
 
-def count_shard(shard: Shard, job: Job, on_batch: Callable[[int, int], None] | None = None) -> ShardCounts:
-    """Count the documents of `shard`, reading the next ones meanwhile.
+def count_shard(
+    shard: Shard, job: Job, on_batch: Callable[[int, int], None] | None = None, threads: int = 1
+) -> ShardCounts:
+    """Count the documents of `shard` with so many threads, while one more reads the next ones.
 
-    `on_batch(characters, tokens)` is called after each batch; what it raises ends the count. Raises CorpusError where
-    the shard cannot be read, TokenizerError for chats where there is no chat template.
+    `on_batch(characters, tokens)` is called after each batch, in any of the threads; what it raises ends the count.
+    Raises CorpusError where the shard cannot be read, TokenizerError for chats where there is no chat template.
     """
     tally = Tally(job.encoders.tokenizer.vocab_size, job.holdout)
     unread, refused = _BadRecords(), _BadRecords()
+    adding = threading.Lock()
 
-    def refuse(document: Document, reason: str) -> None:
-        refused.add(shard.bad_record(document.line, reason))
+    def count(batch: list[Document], characters: int) -> None:
+        bad: list[tuple[Document, str]] = []
+        kept, flat = job.document_encoder.encode(batch, lambda document, reason: bad.append((document, reason)))
+        hashes = np.array([content_hash(document_content(document)) for document in kept], dtype=np.uint64)
+        with adding:
+            tally.add(flat, hashes)
+            for document, reason in bad:
+                refused.add(shard.bad_record(document.line, reason))
+        if on_batch is not None:
+            on_batch(characters, len(flat.ids))
 
     documents = read_shard(shard, job.options, unread.add)
     with closing(read_ahead(batches(documents, job.encoders.plain.batch_characters))) as ahead:
-        for batch, characters in ahead:
-            kept, flat = job.document_encoder.encode(batch, refuse)
-            hashes = np.array([content_hash(document_content(document)) for document in kept], dtype=np.uint64)
-            tally.add(flat, hashes)
-            if on_batch is not None:
-                on_batch(characters, len(flat.ids))
+        share_out(ahead, lambda batch: count(*batch), threads)
     return ShardCounts(
         total=SparseHistogram.of(tally.total),
-        held_out=SparseHistogram.of(tally.held_out),
+        held_out=tally.held_out,
         documents=(tally.documents[0], tally.documents[1]),
         content_sum=tally.content_sum,
         bad_records=tuple(sorted(unread.records + refused.records)[:MAX_BAD_RECORDS]),

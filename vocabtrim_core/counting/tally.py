@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vocabtrim_core.counting.split import HELD_OUT_GROUPS, held_out_groups
+from vocabtrim_core.counting.split import held_out_groups
 from vocabtrim_core.fast_tokenization import FlatIds
 
 
@@ -23,6 +23,15 @@ class SparseHistogram:
         cells = np.flatnonzero(dense)
         return cls(cells, dense.reshape(-1)[cells])
 
+    def plus(self, other: SparseHistogram) -> SparseHistogram:
+        """Both together."""
+        if not len(self.cells):
+            return other
+        cells, places = np.unique(np.concatenate([self.cells, other.cells]), return_inverse=True)
+        counts = np.zeros(len(cells), dtype=np.int64)
+        np.add.at(counts, places, np.concatenate([self.counts, other.counts]))
+        return SparseHistogram(cells, counts)
+
     def add_to(self, dense: np.ndarray) -> None:
         """Add to a dense int64 histogram, whose cells are numbered in C order."""
         # Its cells differ from each other, so that no addition is lost here.
@@ -32,23 +41,23 @@ class SparseHistogram:
 class Tally:
     """Token counts of documents that come in batches, over a vocabulary of `vocab_size` ids.
 
-    `total` is int64[V], of all documents; `held_out` int64[32, V], by group, of those that are held out. `documents`
-    are how many there were of (calibration, held-out). `content_sum` is the sum of all content hashes modulo 2**64: it
-    says what was counted, whatever the order.
+    `total` is int64[V], of all documents. `documents` are how many there were of (calibration, held-out).
+    `content_sum` is the sum of all content hashes modulo 2**64: it says what was counted, whatever the order.
     """
+
+    # A dense array of the 32 groups would be 34 MB for 128k tokens, most of it zero: too much to clear and to look
+    # through for every shard. So the cells of held-out tokens are kept, and summed up when there are so many.
+    MAX_CELLS = 2_000_000
 
     def __init__(self, vocab_size: int, holdout: float) -> None:
         self.holdout = holdout
         self.vocab_size = vocab_size
         self.total = np.zeros(vocab_size, dtype=np.int64)
-        self.held_out = np.zeros((HELD_OUT_GROUPS, vocab_size), dtype=np.int64)
         self.documents = [0, 0]
         self.content_sum = 0
-
-    @property
-    def calibration(self) -> np.ndarray:
-        """int64[V]: what is not held out."""
-        return self.total - self.held_out.sum(axis=0)
+        self._cells: list[np.ndarray] = []
+        self._cell_count = 0
+        self._held_out = SparseHistogram.of(np.zeros(0, dtype=np.int64))
 
     def add(self, flat: FlatIds, hashes: np.ndarray) -> None:
         """Count the documents in `flat`, whose content hashes are uint64[documents]. All ids must be below V."""
@@ -57,9 +66,24 @@ class Tally:
         (held,) = np.nonzero(groups >= 0)
         if len(held):
             rows = [flat.ids[flat.offsets[i] : flat.offsets[i + 1]] for i in held]
-            cells = np.repeat(groups[held] * self.vocab_size, flat.lengths[held])
-            cells += np.concatenate(rows, dtype=np.int64)
-            np.add.at(self.held_out.reshape(-1), cells, 1)
+            cells = np.concatenate(rows, dtype=np.uint32, casting="unsafe")
+            cells += np.repeat((groups[held] * self.vocab_size).astype(np.uint32), flat.lengths[held])
+            self._cells.append(cells)
+            self._cell_count += len(cells)
+            if self._cell_count > self.MAX_CELLS:
+                self._sum_up()
         self.documents[0] += len(hashes) - len(held)
         self.documents[1] += len(held)
         self.content_sum = (self.content_sum + int(hashes.sum(dtype=np.uint64))) % 2**64
+
+    @property
+    def held_out(self) -> SparseHistogram:
+        """The held-out documents, by group: over 32 * V cells, cell group * V + id."""
+        self._sum_up()
+        return self._held_out
+
+    def _sum_up(self) -> None:
+        if self._cells:
+            cells, counts = np.unique(np.concatenate(self._cells), return_counts=True)
+            self._held_out = self._held_out.plus(SparseHistogram(cells.astype(np.int64), counts.astype(np.int64)))
+            self._cells, self._cell_count = [], 0
