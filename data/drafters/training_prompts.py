@@ -266,6 +266,9 @@ RAG_QUESTIONS = (
     "Which facts are given about {word}?", "What can be learned about {word} from the text?",
     "How is {word} described?", "What does the text tell a reader who wants to know about {word}?",
 )  # fmt: skip
+NOUN_ENDINGS = (
+    "tion", "ment", "ity", "ture", "ism", "ance", "ence", "ness", "ship", "logy", "sion", "cracy", "dom", "dustry",
+)  # fmt: skip
 
 # Sentences are put together from an opening, a main clause and an ending.
 SENTENCES: dict[str, tuple[list[str], list[str], list[str]]] = {
@@ -475,11 +478,11 @@ def rag(rng: random.Random) -> str:
         passages = [cut(document(rng), rng.randint(350, 900), rng) for _ in range(count)]
         if min(map(len, passages)) < SHORTEST_PASSAGE:
             continue
-        # Ask for a longer word of one of the passages that is not in the others.
+        # Ask for something, by its ending a noun, that is in one of the passages and not in the others.
         words = [{word.strip(".,;:()\"'") for word in passage.split()} for passage in passages]
         chosen = rng.randrange(count)
         others = set().union(*(words[i] for i in range(count) if i != chosen))
-        candidates = sorted(word for word in words[chosen] - others if len(word) > 6 and word.isalpha())
+        candidates = sorted(word for word in words[chosen] - others if word.isalpha() and word.endswith(NOUN_ENDINGS))
         if candidates:
             break
     question = rng.choice(RAG_QUESTIONS).format(word=rng.choice(candidates))
