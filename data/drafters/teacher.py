@@ -1,8 +1,11 @@
-"""What the target says about every position of its own text: the soft labels a drafter is distilled from.
+"""What the target says about every position of a text: the soft labels, and the states, that drafters are trained on.
 
-`python data/drafters/teacher.py TARGET_FOLDER TEXT.jsonl.gz OUT.npz` runs the target once over all rows
-(prompt and answer, greedy or sampled) and keeps, for each position, the target's `TOP` most probable next
-tokens with their probabilities (temperature 1).
+    python data/drafters/teacher.py TARGET_FOLDER OUT_FOLDER TEXT.jsonl.gz [TEXT.jsonl.gz ...] [--taps 2,15,27]
+
+The target runs once over all rows (prompt and answer) of all texts, one after the other. OUT_FOLDER gets, a row for
+each token, its `TOP` most probable next tokens and their probabilities (temperature 1): `top_ids.npy` uint16[n, TOP],
+`top_probs.npy` float16[n, TOP]; and `text.jsonl.gz`, the rows themselves. With `--taps`, also `states.npy`, the bits of
+bfloat16[n, H * (1 + taps)]: the final hidden state, then the inputs of the tapped layers.
 """
 
 from __future__ import annotations
@@ -10,6 +13,8 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import random
+import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,16 +34,17 @@ class Row:
     ids: np.ndarray
     answer_start: int
     task: str
+    greedy: bool
 
 
 def read_rows(path: Path) -> list[Row]:
-    """All rows of a gzip'd JSONL file with `prompt_ids`, `answer_ids` and `task`."""
+    """All rows of a gzip'd JSONL file with `prompt_ids`, `answer_ids`, `task` and `temperature`."""
     rows = []
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
             record = json.loads(line)
             ids = np.array(record["prompt_ids"] + record["answer_ids"], dtype=np.int64)
-            rows.append(Row(ids, len(record["prompt_ids"]), record["task"]))
+            rows.append(Row(ids, len(record["prompt_ids"]), record["task"], record["temperature"] == 0))
     return rows
 
 
@@ -61,33 +67,49 @@ def padded(rows: list[Row], batch: list[int]) -> torch.Tensor:
     return ids
 
 
-def label(target_folder: Path, text: Path, out: Path) -> None:
-    """Write `ids` uint16[tokens, TOP] and `probs` float16[tokens, TOP], the rows one after the other in file order."""
+@torch.inference_mode()
+def label(target_folder: Path, out: Path, texts: list[Path], taps: list[int]) -> None:
+    """Write labels and states, the rows one after the other in the order of the texts."""
     model = AutoModelForCausalLM.from_pretrained(target_folder, dtype=torch.bfloat16).eval()
-    rows = read_rows(text)
+    out.mkdir(parents=True, exist_ok=True)
+    with gzip.open(out / "text.jsonl.gz", "wb") as joined:
+        for path in texts:
+            with gzip.open(path) as text:
+                shutil.copyfileobj(text, joined)
+    rows = read_rows(out / "text.jsonl.gz")
     starts = np.cumsum([0] + [len(row.ids) for row in rows])
-    top_ids = np.zeros((starts[-1], TOP), dtype=np.uint16)
-    top_probs = np.zeros((starts[-1], TOP), dtype=np.float16)
+    total = int(starts[-1])
+    new = np.lib.format.open_memmap
+    top_ids = new(out / "top_ids.npy", "w+", np.uint16, (total, TOP))
+    top_probs = new(out / "top_probs.npy", "w+", np.float16, (total, TOP))
+    width = model.config.hidden_size * (1 + len(taps))
+    states = new(out / "states.npy", "w+", np.uint16, (total, width)) if taps else None
+    batches = length_batches(rows, BATCH_TOKENS)
+    random.Random(0).shuffle(batches)
     done, began = 0, time.time()
-    with torch.inference_mode():
-        for batch in length_batches(rows, BATCH_TOKENS):
-            hidden = model.model(padded(rows, batch)).last_hidden_state  # [B, L, H]
-            for line, i in enumerate(batch):
-                n = len(rows[i].ids)
-                logits = model.lm_head(hidden[line, :n]).float()  # [n, V]
-                values, ids = logits.topk(TOP)
-                probs = (values - logits.logsumexp(-1, keepdim=True)).exp()
-                top_ids[starts[i] : starts[i] + n] = ids.numpy()
-                top_probs[starts[i] : starts[i] + n] = probs.numpy()
-                done += n
-            print(f"{done:,} of {starts[-1]:,} tokens, {done / (time.time() - began):.0f} tok/s", flush=True)
-    np.savez(out, ids=top_ids, probs=top_probs)
+    for batch in batches:
+        output = model.model(padded(rows, batch), output_hidden_states=bool(taps), use_cache=False)
+        hidden = output.last_hidden_state  # [B, L, H]
+        if taps:
+            tapped = torch.cat([hidden, *(output.hidden_states[tap] for tap in taps)], dim=-1)  # [B, L, S]
+        for line, i in enumerate(batch):
+            n, here = len(rows[i].ids), slice(starts[i], starts[i + 1])
+            logits = model.lm_head(hidden[line, :n]).float()  # [n, V]
+            values, ids = logits.topk(TOP)
+            top_ids[here] = ids.numpy()
+            top_probs[here] = (values - logits.logsumexp(-1, keepdim=True)).exp().numpy()
+            if states is not None:
+                states[here] = tapped[line, :n].contiguous().view(torch.uint16).numpy()
+            done += n
+        print(f"{done:,} of {total:,} tokens, {done / (time.time() - began):.0f} tok/s", flush=True)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("target", type=Path)
-    parser.add_argument("text", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("texts", type=Path, nargs="+")
+    parser.add_argument("--taps", default="", help="layers whose inputs are kept, for draft heads: 2,15,27")
     arguments = parser.parse_args()
-    label(arguments.target, arguments.text, arguments.out)
+    taps = [int(tap) for tap in arguments.taps.split(",") if tap]
+    label(arguments.target, arguments.out, arguments.texts, taps)

@@ -1,0 +1,203 @@
+"""Distil the embedded EAGLE-3 drafter from the embedded target, on two CPU cores.
+
+One decoder layer over three of the target's states and the next token's embedding; embeddings and LM head are the
+target's (frozen, so they are not saved), the vocabulary is full.
+
+    python data/drafters/teacher.py TARGET_FOLDER TEACHER_FOLDER TEXT.jsonl.gz ... --taps 2,15,27
+    python data/drafters/train_eagle.py TARGET_FOLDER TEACHER_FOLDER OUT_FOLDER --minutes 60
+
+Training-time test as in EAGLE-3 (arXiv 2503.01840, section 3): at depth 0 every slot sees the target's features, at
+depth d its own outputs of depth d - 1 in place of the last d of them, just as when drafting. Depth 0 alone comes first,
+since all others start from it. The loss is the cross-entropy with the target's most probable tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from distillation import Batch, Clock, Columns, Data, save
+from transformers import AutoModelForCausalLM, LlamaConfig
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from vocabtrim_core.drafters.eagle_network import EagleNetwork
+
+DEPTHS = 4
+# How much less a deeper token counts: it is drafted only where those before it stand.
+DEPTH_WEIGHT = 0.8
+# The share of the time at depth 0 only.
+FIRST_SHARE = 0.3
+
+
+class Unrolled:
+    """Keys and values of all depths so far, one block of L slots a depth, with what a slot may see of them: of the
+    first block everything up to itself, of the others itself only."""
+
+    def __init__(self, slots: int) -> None:
+        self.length = 0
+        self._slots = slots
+        self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
+
+    def extend(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self._keys.append(keys)
+        self._values.append(values)
+        self.length += self._slots
+        return torch.cat(self._keys, dim=2), torch.cat(self._values, dim=2)
+
+    def mask(self) -> torch.Tensor:
+        """bool[L, (d + 1) * L] for the pass at depth d."""
+        causal = torch.ones(self._slots, self._slots, dtype=torch.bool).tril()
+        diagonal = torch.eye(self._slots, dtype=torch.bool)
+        return torch.cat([causal, *[diagonal] * (self.length // self._slots)], dim=1)
+
+
+def features_by_depth(
+    network: EagleNetwork, embeddings: torch.nn.Embedding, batch: Batch, taps: int, depths: int
+) -> list[torch.Tensor]:
+    """What the head takes at each depth, [B, L, H]; slot i of depth d is about the token after i + 1 + d."""
+    assert batch.states is not None
+    width = embeddings.embedding_dim
+    length = batch.ids.shape[1]
+    features = network.fuse(batch.states[..., -taps * width :])  # [B, L, H]
+    past, outputs = Unrolled(length), []
+    for depth in range(depths):
+        following = torch.zeros_like(batch.ids)
+        following[:, : length - 1 - depth] = batch.ids[:, 1 + depth :]
+        positions = torch.arange(length) + depth
+        features = network(embeddings(following), features, positions, past.mask(), past)
+        outputs.append(network.predict(features))
+    return outputs
+
+
+@torch.inference_mode()
+def agreement(network: EagleNetwork, target_parts: tuple, data: Data, taps: int, rows: int | None) -> dict[str, object]:
+    """On held-out answers: by depth, the share of positions where the drafter's argmax is the target's, each drafted
+    after the true text (`all`, and the first by task); tokens a pass on greedy answers at gamma 4 (`tau`), exact since
+    the drafter's own tokens are the text's for as long as they are accepted."""
+    embeddings, head = target_parts
+    network.eval()
+    hits: dict[str, list[float]] = {}
+    emitted = passes = 0
+    for indices in data.batches(data.held_out[:rows], 4096):
+        batch = data.batch(indices)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            outputs = features_by_depth(network, embeddings, batch, taps, DEPTHS)
+            choices = [(hidden @ head.T).argmax(-1) for hidden in outputs]  # [B, L] each
+        for line, i in enumerate(indices):
+            row, n = data.rows[i], len(data.rows[i].ids)
+            first = max(row.answer_start - 2, 0)
+            right = np.zeros((DEPTHS, n), dtype=bool)
+            for depth in range(DEPTHS):
+                wanted = batch.top_ids[line, 1 + depth : n - 1, 0]
+                right[depth, : len(wanted)] = (choices[depth][line, : len(wanted)] == wanted).numpy()
+                inside = right[depth, first : len(wanted)]
+                hits.setdefault(f"depth {depth + 1}", []).extend(inside.tolist())
+                if depth == 0:
+                    hits.setdefault(row.task, []).extend(inside.tolist())
+            if row.greedy:
+                at = first
+                while at < n - 2:
+                    accepted = next((d for d in range(DEPTHS) if not right[d, at]), DEPTHS)
+                    emitted, passes, at = emitted + accepted + 1, passes + 1, at + accepted + 1
+    network.train()
+    found: dict[str, object] = {key: round(float(np.mean(values)), 4) for key, values in sorted(hits.items())}
+    return {**found, "tau": round(emitted / max(passes, 1), 3)}
+
+
+def train(arguments: argparse.Namespace) -> None:
+    torch.manual_seed(0)
+    target = AutoModelForCausalLM.from_pretrained(arguments.target, dtype=torch.float32)
+    taps = [int(tap) for tap in arguments.taps.split(",")]
+    config = LlamaConfig.from_dict({**target.config.to_dict(), "num_hidden_layers": 1})
+    network = EagleNetwork(config, fused=len(taps) * config.hidden_size)
+    start(network, target, taps)
+    embeddings = target.model.embed_tokens.requires_grad_(False)
+    head = target.lm_head.weight.detach().to(torch.bfloat16)
+    del target
+    data = Data(arguments.teacher)
+    matrices = [p for p in network.parameters() if p.dim() == 2]
+    others = [p for p in network.parameters() if p.dim() != 2]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+    chooser = random.Random(0)
+    clock = Clock(arguments.minutes)
+    next_report = arguments.report_every
+    about = {"taps": taps, "rows": len(data.train), "text_tokens": int(data.starts[-1])}
+
+    def checkpoint(rows: int | None) -> None:
+        found = agreement(network, (embeddings, head), data, len(taps), rows)
+        print(found, flush=True)
+        settings = {**config.to_dict(), "architectures": ["LlamaForCausalLMEagle3"]}
+        settings |= {"draft_vocab_size": config.vocab_size, "target_hidden_size": config.hidden_size}
+        settings |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": taps}, "norm_before_residual": False}
+        for key in ("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version"):
+            settings.pop(key, None)
+        save(network.state_dict(), settings, {**about, **clock.facts(), "agreement": found}, arguments.out)
+
+    for batch in data.epochs(arguments.batch_tokens):
+        share = clock.share
+        if share >= 1:
+            break
+        clock.set_rate(optimizers, arguments.learning_rate)
+        depths = 1 if share < FIRST_SHARE else chooser.choice(range(2, DEPTHS + 1))
+        columns = Columns(head, batch.top_ids)
+        loss, weight = torch.zeros(()), 0.0
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for depth, hidden in enumerate(features_by_depth(network, embeddings, batch, len(taps), depths)):
+                positions = batch.labelled(1 + depth)
+                top_ids, top_probs = batch.labels(1 + depth, positions)
+                part = columns.cross_entropy(hidden[positions].to(torch.bfloat16), top_ids, top_probs)
+                loss = loss + DEPTH_WEIGHT**depth * part
+                weight += DEPTH_WEIGHT**depth
+        loss = loss / weight
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        for optimizer in optimizers:
+            optimizer.step()
+        clock.tick(int(batch.lengths.sum()), loss.item())
+        if clock.share * clock.minutes > next_report:
+            next_report += arguments.report_every
+            checkpoint(rows=60)
+    checkpoint(rows=None)
+
+
+@torch.no_grad()
+def start(network: EagleNetwork, target: torch.nn.Module, taps: list[int]) -> None:
+    """The layer starts from the target's last one, which reads the feature; the feature from the last tapped state."""
+    width = target.config.hidden_size
+    last, mine = target.model.layers[-1], network.midlayer
+    network.norm.weight.copy_(target.model.norm.weight)
+    network.fc.weight.normal_(std=0.01)
+    network.fc.weight[:, -width:] += torch.eye(width)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        weight = getattr(mine.self_attn, name).weight
+        weight.normal_(std=0.02)
+        weight[:, width:] += getattr(last.self_attn, name).weight
+    mine.self_attn.o_proj.weight.copy_(last.self_attn.o_proj.weight)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        getattr(mine.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
+    mine.hidden_norm.weight.copy_(last.input_layernorm.weight)
+    mine.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("teacher", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--taps", default="2,15,27")
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--report-every", type=float, default=10, help="minutes between evaluations and checkpoints")
+    parser.add_argument("--learning-rate", type=float, default=2e-3)
+    parser.add_argument("--batch-tokens", type=int, default=2048)
+    train(parser.parse_args())
