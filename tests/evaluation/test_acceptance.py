@@ -15,6 +15,7 @@ from vocabtrim_core.decoding.engine import Cycle, GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.drafters.independent import IndependentDrafter
 from vocabtrim_core.evaluation.acceptance import Chances, acceptance, acceptance_chances
+from vocabtrim_core.evaluation.explaining import costly_tokens
 from vocabtrim_core.evaluation.trace import TunePrompt, record, seeded
 from vocabtrim_core.models import ModelPair
 from vocabtrim_core.sampling import SamplingSettings, law
@@ -184,3 +185,41 @@ def test_sampled_cycles_are_the_engines_on_average(sampling: SamplingSettings) -
             theirs = expected.rejections[:, row, column]
             spread = np.sqrt(rejected.var() / len(real) + theirs.var() / len(theirs))
             assert abs(rejected.mean() - theirs.mean()) < SIGMAS * spread
+
+
+@pytest.mark.parametrize("gamma", [1, 4])
+def test_what_a_token_costs_is_what_pinning_it_saves(gamma: int) -> None:
+    """Bug: counts taken for cost, the new token's rivalry with kept ones forgotten, or a task given another's."""
+    k = 10
+    prompts = [TunePrompt(prompt.ids, task) for prompt, task in zip(PROMPTS, ("qa", "code", "qa"), strict=True)]
+    trace = record(PAIR, prompts, GenerationSettings(8, 25), StopCondition(frozenset()), quiet)
+    head = DRAFTER.head.reordered(RANKING)
+    base = acceptance(acceptance_chances(trace, head, [k]), [gamma], [k]).cycles.sum(axis=(1, 2, 3))
+    found = costly_tokens(trace, head, k, gamma)
+    outside = set(RANKING[k:].tolist())
+    assert {one.token_id for one in found} == outside & {int(i) for text in trace.texts for i in text.output_ids}
+    assert found == sorted(found, key=lambda one: -one.lost) and found[0].lost > 0
+    for one in found:
+        pinned = [one.token_id, *(i for i in RANKING.tolist() if i != one.token_id)]
+        chances = acceptance_chances(trace, DRAFTER.head.reordered(torch.tensor(pinned)), [k + 1])
+        after = acceptance(chances, [gamma], [k + 1]).cycles.sum(axis=(1, 2, 3))
+        touched = np.array([one.token_id in text.output_ids for text in trace.texts])
+        assert one.lost == ((base - after) * touched).sum()
+        assert dict(one.by_task).get("code", 0) == ((base - after) * touched)[1]
+        assert all(context[-1] == one.token_id for context in one.contexts)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "filtered"])
+def test_what_a_token_costs_when_sampling(sampling: SamplingSettings) -> None:
+    """Bug: the law over the kept tokens and one more is not the one that pinning it gives."""
+    pair = toy_pair()
+    head = pair.drafter.head.reordered(torch.arange(TOY))
+    how = GenerationSettings(3, 60, sampling)
+    trace = record(pair, [TunePrompt((1, 0))], how, StopCondition(frozenset()), quiet)
+    base = acceptance(acceptance_chances(trace, head, [6]), [2], [6]).cycles.sum()
+    for one in costly_tokens(trace, head, 6, 2):
+        pinned = torch.tensor([one.token_id, *(i for i in range(TOY) if i != one.token_id)])
+        chances = acceptance_chances(trace, pair.drafter.head.reordered(pinned), [7])
+        lost = base - acceptance(chances, [2], [7]).cycles.sum()
+        exact = not (sampling.top_k or sampling.min_p or sampling.top_p < 1)
+        assert one.lost == pytest.approx(lost, abs=1e-4 if exact else 2)

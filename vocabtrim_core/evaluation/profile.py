@@ -1,0 +1,184 @@
+"""What the parts of a cycle cost on this machine, by draft length and k: measured in the cycle, by the real engine.
+
+The engine runs in short bursts, one a draft length, at a few sizes of the head in turn, vanilla among them, and says
+what each part of each cycle took. Bursts are interleaved in rounds, each a whole profile, so that the rounds show the
+noise. A head timed alone is beside them, since in a cycle its weights have to come from memory.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from vocabtrim_core.decoding.engine import Cycle, GenerationSettings
+from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.embedded import Progress
+from vocabtrim_core.evaluation.comparison import Contest
+from vocabtrim_core.evaluation.latency import HeadTiming, time_head
+from vocabtrim_core.evaluation.machine import Machine, this_machine
+from vocabtrim_core.evaluation.spread import Spread
+from vocabtrim_core.evaluation.trace import Trace
+
+CYCLES = 5  # of a burst, the first one not counted
+ROUNDS = 3
+_ON = StopCondition(frozenset())
+
+
+@dataclass(frozen=True, eq=False)
+class LatencyProfile:
+    """Seconds of the parts of a cycle, in R rounds at C context lengths.
+
+    `drafts` are the measured draft lengths, 0 (vanilla) the first, `ks` the measured sizes of the head. `verification`
+    (the target's pass over one token more than the draft, its head included) and `rest` are float64[C, R, G]; `body`
+    float64[C, R, G] is a draft's whole time in the drafter's body; `head` float64[C, R, K] that of its head for one
+    token. `first` float64[C, R] is the target's head alone, all that vanilla's first cycle runs. `alone` are the same
+    sizes of the head timed outside a cycle.
+    """
+
+    contexts: tuple[int, ...]
+    drafts: tuple[int, ...]
+    ks: tuple[int, ...]
+    verification: np.ndarray
+    rest: np.ndarray
+    body: np.ndarray
+    head: np.ndarray
+    first: np.ndarray
+    alone: tuple[HeadTiming, ...]
+    dtype: str
+    machine: Machine
+
+    @property
+    def rounds(self) -> int:
+        return self.first.shape[1]
+
+    def cycle_seconds(self, drafts: Sequence[int], ks: Sequence[int], context: float) -> np.ndarray:
+        """Seconds of a cycle that drafts each of some numbers of tokens, at each k: float64[R, G, K].
+
+        Between what was measured, straight lines: over the draft length, over k, over the context.
+        """
+        wanted = np.asarray(drafts, dtype=np.float64)
+        fixed = self._over_drafts(self.verification + self.rest + self.body, wanted)  # [C, R, G]
+        head = _interpolated(
+            np.array(self.ks, dtype=np.float64), self.head, np.asarray(ks, dtype=np.float64)
+        )  # [C, R, K]
+        return self._at(context, fixed[..., None] + wanted[:, None] * head[:, :, None, :])
+
+    def first_cycle_seconds(self, draft: int, ks: Sequence[int], context: float) -> np.ndarray:
+        """The same for the first cycle, float64[R, K]: the prompt's pass has run its token already."""
+        whole = self.cycle_seconds([draft], ks, context)[:, 0]  # [R, K]
+        passes = self._at(context, self._over_drafts(self.verification, np.array([draft, max(0, draft - 1)])))  # [R, 2]
+        less = self._at(context, self.first) if draft == 0 else passes[:, 1]
+        return whole - passes[:, :1] + less[:, None]
+
+    def noise(self) -> float:
+        """How far the rounds' vanilla passes lie apart: half their range over their mean."""
+        passes = self.verification[:, :, 0]
+        return float((np.ptp(passes, axis=1) / passes.mean(axis=1)).max() / 2)
+
+    def part(self, name: str) -> list[Spread]:
+        """`verification`, `rest`, `body` or `head` over the rounds and contexts, by draft length or k."""
+        values = getattr(self, name)
+        return [Spread.of(values[..., i].ravel().tolist()) for i in range(values.shape[-1])]
+
+    def to_json(self) -> dict:
+        """Everything as lists, to store."""
+        arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
+        return {**asdict(replace(self, **arrays)), "alone": [asdict(one) for one in self.alone]}  # type: ignore[arg-type]
+
+    @classmethod
+    def from_json(cls, stored: dict) -> LatencyProfile:
+        """What `to_json` gave."""
+        alone = tuple(HeadTiming(one["k"], Spread(**one["warm"]), Spread(**one["cold"])) for one in stored["alone"])
+        lists = {name: tuple(stored[name]) for name in ("contexts", "drafts", "ks")}
+        arrays = {name: np.array(stored[name]) for name in _ARRAYS}
+        machine = Machine(**stored["machine"])
+        return cls(**{**stored, **lists, **arrays, "alone": alone, "machine": machine})
+
+    def _over_drafts(self, values: np.ndarray, drafts: np.ndarray) -> np.ndarray:
+        return _interpolated(np.array(self.drafts, dtype=np.float64), values, drafts)
+
+    def _at(self, context: float, values: np.ndarray) -> np.ndarray:
+        """`values` [C, ...] at a context length."""
+        if len(self.contexts) == 1:
+            return values[0]
+        low, high = self.contexts
+        share = float(np.clip((context - low) / (high - low), 0.0, 1.0))
+        return (1 - share) * values[0] + share * values[1]
+
+
+_ARRAYS = ("verification", "rest", "body", "head", "first")
+
+
+def measure_profile(
+    contest: Contest,
+    trace: Trace,
+    gammas: Sequence[int],
+    ks: Sequence[int],
+    dtype: str,
+    on_progress: Progress,
+    rounds: int = ROUNDS,
+) -> LatencyProfile:
+    """Time the parts of a cycle of a pair on texts of the trace (a short and a long one), one run at a time."""
+    texts = _contexts(contest, trace, max(gammas))
+    drafts = (0, *sorted(set(gammas)))
+    sizes = tuple(sorted(set(ks)))
+    verification, rest, body = np.full((3, len(texts), rounds, len(drafts)), np.nan)
+    head = np.full((len(texts), rounds, len(sizes)), np.nan)
+    first = np.full((len(texts), rounds), np.nan)
+    plan = list(itertools.product(range(rounds), range(len(texts))))
+    _burst(contest, texts[0], max(gammas), sizes[-1])  # What is set up once is not timed.
+    for number, (turn, place) in enumerate(plan):
+        on_progress(number / len(plan), f"Timing the parts of a cycle, round {turn + 1} of {rounds}")
+        heads: dict[int, list[float]] = {k: [] for k in sizes}
+        parts: dict[int, list[Cycle]] = {draft: [] for draft in drafts}
+        for gamma, k in _bursts(drafts, sizes, turn):
+            cycles = _burst(contest, texts[place], gamma, k)
+            if not gamma:
+                first[place, turn] = cycles[0].times.verification
+            full = [cycle for cycle in cycles[1:] if len(cycle.drafted_ids) == gamma]
+            parts[gamma] += full
+            heads[k] += [cycle.times.drafter_head / gamma for cycle in full if gamma]
+        for column, draft in enumerate(drafts):
+            for values, name in ((verification, "verification"), (rest, "rest"), (body, "drafter_body")):
+                values[place, turn, column] = np.median([getattr(cycle.times, name) for cycle in parts[draft]])
+        head[place, turn] = [np.median(heads[k]) for k in sizes]
+    alone = tuple(time_head(contest.ranked_head, sizes, repeats=3))
+    contexts = tuple(len(ids) for ids in texts)
+    return LatencyProfile(contexts, drafts, sizes, verification, rest, body, head, first, alone, dtype, this_machine())
+
+
+def _bursts(drafts: Sequence[int], ks: Sequence[int], turn: int) -> Iterator[tuple[int, int]]:
+    """Pairs of draft length and k, each of either at least once; other pairs in another round."""
+    yield 0, ks[0]
+    drafting = drafts[1:]
+    for i in range(max(len(drafting), len(ks))):
+        yield drafting[i % len(drafting)], ks[(i + turn) % len(ks)]
+
+
+def _burst(contest: Contest, ids: list[int], gamma: int, k: int) -> list[Cycle]:
+    """A few cycles after a text, none of them near its end."""
+    how = GenerationSettings(max(1, gamma), (CYCLES + 1) * (gamma + 1), contest.settings.sampling)
+    short = replace(contest, k=k, settings=how, stop=_ON)
+    return list(itertools.islice(short.cycles("trimmed" if gamma else "vanilla", ids), CYCLES))
+
+
+def _contexts(contest: Contest, trace: Trace, gamma: int) -> list[list[int]]:
+    """A short and a long text of the trace: half-way through its output. One where they are about as long."""
+    half = [[*text.prompt.ids, *text.output_ids[: len(text.output_ids) // 2].tolist()] for text in trace.texts]
+    longest = min(contest.pair.target.max_length, contest.pair.drafter.max_length) - (CYCLES + 1) * (gamma + 1)
+    texts = sorted((ids[-max(1, longest) :] for ids in half), key=len)
+    short, long = texts[len(texts) // 4], texts[-1 - len(texts) // 4]
+    return [short, long] if len(long) >= 1.5 * len(short) else [long]
+
+
+def _interpolated(known: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Straight lines along the last axis of `values` [..., n] at `known` [n]; level beyond the ends."""
+    if len(known) == 1:
+        return np.repeat(values, len(wanted), axis=-1)
+    clipped = np.clip(wanted, known[0], known[-1])
+    right = np.clip(np.searchsorted(known, clipped), 1, len(known) - 1)
+    share = (clipped - known[right - 1]) / (known[right] - known[right - 1])
+    return (1 - share) * values[..., right - 1] + share * values[..., right]

@@ -1,0 +1,211 @@
+"""From acceptance and latency to speed, with its uncertainty, and to one recommendation.
+
+speedup(k, gamma) = time of vanilla / time of the expected cycles, the end of each text included. Intervals are
+percentile intervals of the bootstrap (Efron and Tibshirani 1993, chapter 13) over prompts and over timing rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from vocabtrim_core.evaluation.acceptance import Acceptance
+from vocabtrim_core.evaluation.profile import LatencyProfile
+from vocabtrim_core.evaluation.spread import Spread
+from vocabtrim_core.evaluation.trace import Trace
+from vocabtrim_core.models import ModelPair
+from vocabtrim_core.vocabulary import Ranking
+
+LEVEL = 0.95
+SAMPLES = 400
+PLATEAU = 0.01  # within this share of the best
+GRID = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """Speed at G gammas and K sizes, the largest of them the whole vocabulary.
+
+    `tau`, `speedup` (against vanilla), `low`, `high` and `mbsu` are float64[G, K]; `samples` float64[B, G, K] are the
+    bootstrap's speedups, drawn jointly, so that their ratios are paired. `mbsu` is modelled from parameters alone.
+    """
+
+    gammas: tuple[int, ...]
+    ks: tuple[int, ...]
+    tau: np.ndarray
+    speedup: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    mbsu: np.ndarray
+    out_of_vocabulary_share: np.ndarray
+    samples: np.ndarray
+
+    @property
+    def retained(self) -> np.ndarray:
+        """Acceptance length as a share of the whole vocabulary's at the same gamma, float64[G, K]."""
+        return self.tau / self.tau[:, -1:]
+
+    def at(self, k: int, gamma: int) -> tuple[int, int]:
+        """Row and column of a point that was predicted."""
+        return self.gammas.index(gamma), self.ks.index(k)
+
+    def interval(self, k: int, gamma: int) -> Spread:
+        """Speedup against vanilla."""
+        place = self.at(k, gamma)
+        return Spread(float(self.speedup[place]), float(self.low[place]), float(self.high[place]))
+
+    def over(self, k: int, gamma: int, other_k: int, other_gamma: int) -> Spread:
+        """Speed at one point over that at another, with the interval of paired samples."""
+        one, other = self.at(k, gamma), self.at(other_k, other_gamma)
+        ratios = self.samples[:, *one] / self.samples[:, *other]
+        low, high = _bounds(ratios)
+        return Spread(float(self.speedup[one] / self.speedup[other]), float(low), float(high))
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to ship: the fastest (k, gamma), its speedup against vanilla and `over_untrimmed`, against the whole
+    vocabulary at its own best gamma; from which to which k the speed is within `PLATEAU` of it; and the share of
+    acceptance length that it keeps.
+
+    `trim` says that the gain of trimming is beyond doubt (its interval lies above 1); if not, k is the whole
+    vocabulary. `speculate` says that the speedup against vanilla is above 1.
+    """
+
+    k: int
+    gamma: int
+    speedup: Spread
+    tau: float
+    trim: bool
+    speculate: bool
+    over_untrimmed: Spread
+    best_trimmed_k: int
+    plateau: tuple[int, int]
+    retained: float
+
+
+def sizes(ranking: Ranking, also: Sequence[int] = (), count: int = GRID) -> list[int]:
+    """Draft vocabulary sizes for a curve: evenly spaced on a log axis from the smallest to the whole vocabulary."""
+    low = max(1, ranking.forced)
+    start = min(max(low, 64), ranking.largest_k)
+    grid = np.geomspace(start, ranking.largest_k, count).round().astype(int).tolist()
+    return sorted({*grid, low, *also, ranking.vocab_size})
+
+
+def timed_sizes(ranking: Ranking, count: int = 6) -> list[int]:
+    """The few of them at which the head is timed."""
+    low = min(max(1, ranking.forced, 512), ranking.vocab_size)
+    return np.unique(np.geomspace(low, ranking.vocab_size, count).round().astype(int)).tolist()
+
+
+def predict(
+    found: Acceptance,
+    trace: Trace,
+    profile: LatencyProfile,
+    ratio: Callable[[int], float],
+    seed: int = 0,
+) -> Prediction:
+    """Speed at every point of `found`, which is of the trace's texts. `ratio(k)` is c of MBSU = tau / (c gamma + 1),
+    the drafter's parameters over the target's (VocabTrim section 4)."""
+    gammas, ks = np.array(found.gammas), np.array(found.ks)
+    drafts = np.arange(found.cycles.shape[2])
+    context = _mean_context(trace, found)
+    cost = profile.cycle_seconds(drafts.tolist(), found.ks, context)  # [R, J, K]
+    rng = np.random.default_rng(seed)
+    texts = _draws(len(found.tokens), rng)  # [B, N]
+    rounds = _draws(profile.rounds, rng) / profile.rounds  # [B, R]
+    # The first row is the estimate itself.
+    texts = np.concatenate([np.ones((1, texts.shape[1])), texts])
+    rounds = np.concatenate([np.full((1, profile.rounds), 1 / profile.rounds), rounds])
+
+    vanilla = texts @ (found.tokens - 1.0) * (rounds @ cost[:, 0, 0])  # [B]
+    vanilla += texts.sum(axis=1) * (rounds @ profile.first_cycle_seconds(0, [found.ks[0]], context)[:, 0])
+    samples = np.empty((len(texts), len(gammas), len(ks)))
+    for row in range(len(gammas)):
+        cycles = np.tensordot(texts, found.cycles[:, row], axes=1)  # [B, J, K]
+        seconds = np.einsum("bjk,br,rjk->bk", cycles, rounds, cost, optimize=True)
+        for draft in np.unique(found.first_draft[:, row]):
+            first = profile.first_cycle_seconds(int(draft), found.ks, context) - cost[:, draft]  # [R, K]
+            seconds += (texts @ (found.first_draft[:, row] == draft))[:, None] * (rounds @ first)
+        samples[:, row] = vanilla[:, None] / seconds
+    low, high = _bounds(samples[1:])
+    rejections = found.rejections.sum(axis=0)
+    shares = np.divide(
+        found.out_of_vocabulary.sum(axis=0), rejections, out=np.zeros_like(rejections), where=rejections > 0
+    )
+    c = np.array([ratio(k) for k in found.ks])
+    return Prediction(
+        gammas=found.gammas,
+        ks=found.ks,
+        tau=found.tau,
+        speedup=samples[0],
+        low=low,
+        high=high,
+        mbsu=found.tau / (c * gammas[:, None] + 1),
+        out_of_vocabulary_share=shares,
+        samples=samples[1:],
+    )
+
+
+def parameter_ratio(pair: ModelPair) -> Callable[[int], float]:
+    """c of MBSU at k: parameters that a pass reads, the drafter's over the target's, heads included."""
+    target = pair.target.parameters + pair.target.head.weight.numel()
+    width = pair.drafter.head.hidden_size + (pair.drafter.head.bias is not None)
+    return lambda k: (pair.drafter.parameters + k * width) / target
+
+
+def recommend(prediction: Prediction) -> Recommendation:
+    """The fastest point; the whole vocabulary where trimming is not faster beyond doubt."""
+    full = prediction.ks[-1]
+    full_gamma = prediction.gammas[int(np.argmax(prediction.speedup[:, -1]))]
+    trimmed = prediction.speedup[:, :-1]
+    if trimmed.size:
+        row, column = (int(i) for i in np.unravel_index(np.argmax(trimmed), trimmed.shape))
+    else:
+        row, column = prediction.at(full, full_gamma)
+    best_trimmed = prediction.ks[column]
+    over = prediction.over(best_trimmed, prediction.gammas[row], full, full_gamma)
+    trim = over.low > 1
+    if not trim:
+        row, column = prediction.at(full, full_gamma)
+    k, gamma = prediction.ks[column], prediction.gammas[row]
+    return Recommendation(
+        k=k,
+        gamma=gamma,
+        speedup=prediction.interval(k, gamma),
+        tau=float(prediction.tau[row, column]),
+        trim=trim,
+        speculate=bool(prediction.speedup[row, column] > 1),
+        over_untrimmed=over,
+        best_trimmed_k=best_trimmed,
+        plateau=_plateau(prediction, row, column),
+        retained=float(prediction.retained[row, column]),
+    )
+
+
+def _plateau(prediction: Prediction, row: int, column: int) -> tuple[int, int]:
+    """The k around a point, without a gap, whose speed is within `PLATEAU` of it."""
+    within = prediction.speedup[row] >= (1 - PLATEAU) * prediction.speedup[row, column]
+    low = high = column
+    while low > 0 and within[low - 1]:
+        low -= 1
+    while high + 1 < len(within) and within[high + 1]:
+        high += 1
+    return prediction.ks[low], prediction.ks[high]
+
+
+def _mean_context(trace: Trace, found: Acceptance) -> float:
+    """The mean length of the text before a token."""
+    prompts = np.array([len(text.prompt.ids) for text in trace.texts], dtype=np.float64)
+    return float((found.tokens * (prompts + found.tokens / 2)).sum() / found.tokens.sum())
+
+
+def _draws(count: int, rng: np.random.Generator) -> np.ndarray:
+    """How often each of `count` is drawn, float64[SAMPLES, count]."""
+    return rng.multinomial(count, np.full(count, 1 / count), size=SAMPLES).astype(np.float64)
+
+
+def _bounds(samples: np.ndarray) -> np.ndarray:
+    return np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
