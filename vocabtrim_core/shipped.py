@@ -20,3 +20,8 @@ def sample_corpus_path() -> Path:
 def sample_corpora() -> dict[str, Path]:
     """Small corpora that differ in kind, by name (see the README beside them)."""
     return {name: _DATA / "corpora" / f"{name}.jsonl" for name in ("chat", "prose", "code", "chinese")}
+
+
+def task_prompts_folder() -> Path:
+    """Prompts for benchmarks: one file a task."""
+    return _DATA / "tasks"
