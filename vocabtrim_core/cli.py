@@ -1,4 +1,4 @@
-"""The command line: `python -m vocabtrim_core count|answer|coverage|generate|compare`.
+"""The command line: `python -m vocabtrim_core count|answer|coverage|generate|compare|tune|bench`.
 
 The result goes to stdout (with `--json` as one object), progress to stderr. A user's mistake is one line on stderr and
 exit code 2. Each command is a module of `commands`, imported once the arguments are known to be well-formed.
@@ -118,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
     _coverage_arguments(command("coverage", "show which share of a text the k most frequent tokens cover"))
     _generate_arguments(command("generate", "decode after a prompt and show every cycle"))
     _compare_arguments(command("compare", "time vanilla, untrimmed and trimmed decoding of the same prompts"))
+    _tune_arguments(command("tune", "predict the speed at every k and gamma from one pass, and recommend one"))
+    _bench_arguments(command("bench", "measure the papers' tables: tokens per second and acceptance by task and k"))
     return parser
 
 
@@ -272,6 +274,45 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
     _decoding_arguments(parser)
 
 
+def _tune_arguments(parser: argparse.ArgumentParser) -> None:
+    _task_arguments(parser, "--prompts")
+    parser.add_argument(
+        "--gammas", type=_gammas, default="1-8", metavar="N-N|N,N,...", help="draft lengths (%(default)s)"
+    )
+    parser.add_argument(
+        "--measure",
+        type=_sizes_or_full,
+        default=[],
+        metavar="K,K,full",
+        help="run these k for real, at the recommended gamma",
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep the trace there, and use it again while nothing has changed"
+    )
+    _sampling_arguments(parser)
+
+
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    _task_arguments(parser, "--tasks")
+    parser.add_argument("--k", type=_sizes, required=True, metavar="N,N,...", help="draft vocabulary sizes")
+    parser.add_argument("--gamma", type=int, default=defaults.GAMMA, metavar="N", help="draft length (%(default)s)")
+    _sampling_arguments(parser)
+
+
+def _task_arguments(parser: argparse.ArgumentParser, flag: str) -> None:
+    parser.add_argument(
+        flag,
+        default="builtin",
+        metavar="FILE|builtin",
+        help=f"held-out prompts; {PROMPTS_HELP}, and its task is kept (builtin: seven tasks)",
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="use only the first N prompts of each task")
+    parser.add_argument("--repeats", type=int, default=defaults.REPEATS, metavar="N", help="runs (%(default)s)")
+    _model_arguments(parser)
+    parser.add_argument("--counts", type=Path, metavar="COUNTS.npz", help="what ranks the tokens")
+    parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; may be repeated")
+
+
 def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
     _model_arguments(parser)
     option = parser.add_argument
@@ -316,6 +357,22 @@ def _sizes(text: str) -> list[int]:
         return [int(size) for size in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 1024,4096") from None
+
+
+def _sizes_or_full(text: str) -> list[int | None]:
+    """None is the whole vocabulary."""
+    return [None if part == "full" else _sizes(part)[0] for part in text.split(",")]
+
+
+def _gammas(text: str) -> list[int]:
+    first, dash, last = text.partition("-")
+    try:
+        found = list(range(int(first), int(last) + 1)) if dash else sorted(set(_sizes(text)))
+    except (ValueError, argparse.ArgumentTypeError):
+        found = []
+    if not found or found[0] < 1 or found[-1] > 32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 1-8 or 1,2,4, from 1 to 32")
+    return found
 
 
 def _weights(text: str) -> dict[Path, float]:

@@ -75,9 +75,14 @@ def ranked_head(pair: ModelPair, ranking: Ranking) -> RankedHead:
 
 def generation_settings(arguments: Namespace) -> GenerationSettings:
     """The decoding options as settings. SettingError where one is out of its range."""
+    check_stops(arguments)
+    return GenerationSettings(arguments.gamma, arguments.max_new_tokens, sampling_settings(arguments))
+
+
+def check_stops(arguments: Namespace) -> None:
+    """SettingError where a stop string cannot be one."""
     if not all(stop and is_unicode(stop) for stop in arguments.stop):
         raise SettingError("A stop string is empty or not valid Unicode text. Leave --stop out, or give it some text.")
-    return GenerationSettings(arguments.gamma, arguments.max_new_tokens, sampling_settings(arguments))
 
 
 def sampling_settings(arguments: Namespace) -> SamplingSettings:

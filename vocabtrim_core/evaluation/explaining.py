@@ -20,8 +20,9 @@ EXAMPLES = 3
 
 @dataclass(frozen=True)
 class CostlyToken:
-    """A token that is not kept. `count` is how often the outputs have it, `lost` how many accepted tokens keeping it
-    too would add in the texts that have it (expected: that many cycles fewer), in all and by task; `contexts` are ids before it and it.
+    """A token that is not kept. `count` is how often the outputs have it; `lost` how many accepted tokens keeping it,
+    too, would add in the texts that have it (expected: that many cycles fewer), in all and by task; `contexts` are ids
+    before it and it.
     """
 
     token_id: int
@@ -41,7 +42,7 @@ def costly_tokens(trace: Trace, head: RankedHead, k: int, gamma: int, limit: int
     rank_of = {token: rank for rank, token in enumerate(head.ranking.tolist())}
     counts = Counter(token for text in trace.texts for token in text.output_ids.tolist())
     outside = [token for token, _ in counts.most_common() if k <= rank_of.get(token, -1)][:limit]
-    saved: dict[int, Counter[str]] = {token: Counter() for token in outside}
+    saved: dict[int, dict[str, float]] = {token: {} for token in outside}
     contexts: dict[int, list[tuple[int, ...]]] = {token: [] for token in outside}
     for text in trace.texts:
         here = [token for token in outside if token in set(text.output_ids.tolist())]
@@ -53,12 +54,11 @@ def costly_tokens(trace: Trace, head: RankedHead, k: int, gamma: int, limit: int
         cycles = walked.cycles.sum(axis=(0, 1, 2))
         before = acceptance([base], [gamma], [k]).cycles.sum()
         for token, after in zip(here, cycles, strict=True):
-            saved[token][text.prompt.task] += float(before - after)
+            by_task = saved[token]
+            by_task[text.prompt.task] = by_task.get(text.prompt.task, 0.0) + float(before - after)
             contexts[token] += _contexts(text, token)
     found = [
-        CostlyToken(
-            token, counts[token], sum(saved[token].values()), tuple(saved[token].most_common()), _few(contexts[token])
-        )
+        CostlyToken(token, counts[token], sum(saved[token].values()), _largest(saved[token]), _few(contexts[token]))
         for token in outside
     ]
     return sorted(found, key=lambda one: (-one.lost, -one.count, one.token_id))
@@ -94,8 +94,8 @@ def _with_each(
             total = (logits[:, :k].float() / sampling.temperature).double().logsumexp(-1, keepdim=True)
             total = torch.logaddexp(total, (theirs / sampling.temperature).double())  # [L, C]
             inside = (own_rank < k)[:, None] | is_it
-            probs = ((own / sampling.temperature).double() - total).exp() * inside
-            w = (probs / torch.from_numpy(text.target_probs)[:, None]).clamp(max=1.0).numpy()
+            drafted = ((own / sampling.temperature).double() - total).exp() * inside
+            w = np.minimum(1.0, drafted.numpy() / text.target_probs[:, None])
         result[depth] = w * known[:, None].numpy()
     return result
 
@@ -107,6 +107,10 @@ def _contexts(text: TracedText, token: int) -> list[tuple[int, ...]]:
         tuple(ids[max(0, i + start - CONTEXT_TOKENS) : i + start + 1])
         for i in np.flatnonzero(text.output_ids == token).tolist()
     ]
+
+
+def _largest(by_task: dict[str, float]) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(by_task.items(), key=lambda item: -item[1]))
 
 
 def _few(contexts: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

@@ -1,4 +1,4 @@
-"""Figures that the papers published, to set beside one's own. Draft vocabulary sizes as in the papers (32k = 32,768)."""
+"""Figures that the papers published, to set beside one's own; 32k in them is 32,768."""
 
 from __future__ import annotations
 

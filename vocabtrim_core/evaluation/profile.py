@@ -86,7 +86,7 @@ class LatencyProfile:
     def to_json(self) -> dict:
         """Everything as lists, to store."""
         arrays = {name: getattr(self, name).tolist() for name in _ARRAYS}
-        return {**asdict(replace(self, **arrays)), "alone": [asdict(one) for one in self.alone]}  # type: ignore[arg-type]
+        return {**asdict(replace(self, **arrays)), "alone": [asdict(one) for one in self.alone]}
 
     @classmethod
     def from_json(cls, stored: dict) -> LatencyProfile:

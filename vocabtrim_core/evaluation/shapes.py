@@ -84,8 +84,8 @@ def random_head(shape: Shape) -> RankedHead:
     free = available_memory()
     if free is not None and shape.head_bytes > MEMORY_SHARE * free:
         raise SettingError(
-            f"A head of {shape.hidden:,} x {shape.vocab:,} takes {shape.head_bytes / 1e9:.1f} GB, more than half of the "
-            f"{free / 1e9:.1f} GB of memory that are free. Choose a smaller shape."
+            f"A head of {shape.hidden:,} x {shape.vocab:,} takes {shape.head_bytes / 1e9:.1f} GB, more than half of "
+            f"the {free / 1e9:.1f} GB of memory that are free. Choose a smaller shape."
         )
     generator = torch.Generator().manual_seed(0)
     tile = torch.randn(_TILE, shape.hidden, generator=generator).to(torch.bfloat16)
@@ -112,8 +112,7 @@ def estimate(shape: Shape, timings: Sequence[HeadTiming], table: Published, gamm
     full = table.tau[table.full]
     taus = [full * table.retained(timing.k * table.full / shape.vocab) for timing in timings]
     speedups = [
-        tau * target / (target + gamma * (body + timing.cold.median))
-        for tau, timing in zip(taus, timings, strict=True)
+        tau * target / (target + gamma * (body + timing.cold.median)) for tau, timing in zip(taus, timings, strict=True)
     ]
     return ShapeEstimate(shape, tuple(timings), table, gamma, body, target, tuple(taus), tuple(speedups))
 

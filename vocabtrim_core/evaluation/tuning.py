@@ -6,13 +6,16 @@ percentile intervals of the bootstrap (Efron and Tibshirani 1993, chapter 13) ov
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from vocabtrim_core.evaluation.acceptance import Acceptance
-from vocabtrim_core.evaluation.profile import LatencyProfile
+from vocabtrim_core.embedded import Progress
+from vocabtrim_core.evaluation.acceptance import Acceptance, acceptance, acceptance_chances
+from vocabtrim_core.evaluation.comparison import Contest
+from vocabtrim_core.evaluation.profile import LatencyProfile, measure_profile
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.evaluation.trace import Trace
 from vocabtrim_core.models import ModelPair
@@ -209,3 +212,37 @@ def _draws(count: int, rng: np.random.Generator) -> np.ndarray:
 
 def _bounds(samples: np.ndarray) -> np.ndarray:
     return np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """Everything that one trace gave. `seconds` is what it took beyond the target's plain decoding."""
+
+    trace: Trace
+    acceptance: Acceptance
+    profile: LatencyProfile
+    prediction: Prediction
+    recommendation: Recommendation
+    seconds: float
+
+
+def tune(
+    contest: Contest,
+    ranking: Ranking,
+    trace: Trace,
+    gammas: Sequence[int],
+    also: Sequence[int],
+    dtype: str,
+    on_progress: Progress,
+    profile: LatencyProfile | None = None,
+) -> Tuned:
+    """From a trace to a recommendation, at the k of `sizes` and `also`; times the machine where no profile is given."""
+    began = time.perf_counter()
+    on_progress(0.0, "Working out the acceptance at every k")
+    ks = sizes(ranking, also)
+    found = acceptance(acceptance_chances(trace, contest.ranked_head, ks), gammas, ks)
+    if profile is None:
+        profile = measure_profile(contest, trace, gammas, timed_sizes(ranking), dtype, on_progress)
+    prediction = predict(found, trace, profile, parameter_ratio(contest.pair))
+    seconds = time.perf_counter() - began + trace.drafter_seconds
+    return Tuned(trace, found, profile, prediction, recommend(prediction), seconds)

@@ -1,0 +1,159 @@
+"""Prediction and recommendation: from counted cycles and timed parts to speed, and what is made of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from tests.toys import NEVER
+from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.evaluation.acceptance import Acceptance, acceptance, acceptance_chances
+from vocabtrim_core.evaluation.comparison import Contest
+from vocabtrim_core.evaluation.machine import Machine
+from vocabtrim_core.evaluation.measuring import VANILLA, measure
+from vocabtrim_core.evaluation.profile import LatencyProfile, measure_profile
+from vocabtrim_core.evaluation.spread import Spread
+from vocabtrim_core.evaluation.trace import Trace, TracedText, TunePrompt, record
+from vocabtrim_core.evaluation.tuning import Prediction, predict, recommend, sizes, timed_sizes
+from vocabtrim_core.models import ModelPair
+from vocabtrim_core.sampling import SamplingSettings
+from vocabtrim_core.vocabulary import Ranking
+
+PROMPTS = [TunePrompt((3, 4, 5), "qa"), TunePrompt((6,), "code"), TunePrompt((7, 8), "qa")]
+KS = (10, 20, 40)
+
+
+def profile(rounds: int = 2, **parts: float) -> LatencyProfile:
+    """Round figures: a pass of n tokens takes 1 + n / 10, the body 0.5 a token, the head k / 100 and the rest 0.2."""
+    drafts = np.arange(4)
+    shape = (1, rounds, 4)
+    return LatencyProfile(
+        contexts=(10,),
+        drafts=(0, 1, 2, 3),
+        ks=(10, 40),
+        verification=np.broadcast_to(1.1 + drafts / 10, shape),
+        rest=np.full(shape, 0.2),
+        body=np.broadcast_to(0.5 * drafts, shape),
+        head=np.broadcast_to(np.array([0.1, 0.4]), (1, rounds, 2)),
+        first=np.full((1, rounds), 0.05),
+        alone=(),
+        dtype="float32",
+        machine=Machine("cpu", 1, "2"),
+    )
+
+
+def trace_of(lengths: list[int], room: int) -> Trace:
+    texts = [
+        TracedText(TunePrompt((1, 2)), np.zeros(n, dtype=np.int64), np.ones(n), room, torch.zeros(1, n, 2))
+        for n in lengths
+    ]
+    return Trace(tuple(texts), SamplingSettings(), 1.0, 0.1)
+
+
+def test_speed_is_vanillas_time_over_that_of_the_cycles() -> None:
+    """Bug: the first cycle's pass counted in full, short drafts at the end charged as long ones, heads once a cycle."""
+    # One text of 8 tokens, gamma 3: cycles of 3, 3 and, near the end, 1 drafted tokens; at k = 20 one more of 3.
+    cycles = np.zeros((1, 1, 4, 2))
+    cycles[0, 0, :, 0] = [0, 1, 0, 2]
+    cycles[0, 0, :, 1] = [0, 1, 0, 3]
+    none = np.zeros((1, 1, 2))
+    found = Acceptance((3,), (20, 40), np.array([8]), cycles, none, none, np.array([[3]]))
+    got = predict(found, trace_of([8], 8), profile(), lambda k: 0.1)
+    vanilla = 0.05 + 0.2 + 7 * 1.3
+    long, short = 1.4 + 0.2 + 3 * (0.5 + 0.2), 1.2 + 0.2 + 0.5 + 0.2
+    # The first pass runs the draft only.
+    assert got.speedup[0, 0] == pytest.approx(vanilla / (2 * long + short - 0.1))
+    long, short = 1.4 + 0.2 + 3 * (0.5 + 0.4), 1.2 + 0.2 + 0.5 + 0.4
+    assert got.speedup[0, 1] == pytest.approx(vanilla / (3 * long + short - 0.1))
+    assert got.tau[0].tolist() == [8 / 3, 2.0]
+    assert got.mbsu[0, 1] == pytest.approx(2 / 1.3)
+    assert got.retained[0, 0] == pytest.approx(4 / 3)
+    # One prompt and equal rounds vary in nothing.
+    assert got.low == pytest.approx(got.speedup) and got.high == pytest.approx(got.speedup)
+
+
+def test_intervals_hold_prompts_and_rounds() -> None:
+    """Bug: an interval of zero width; one that ignores that prompts, or rounds of timing, differ."""
+    cycles = np.zeros((2, 1, 4, 1))
+    cycles[:, 0, 3, 0] = [2, 6]
+    none = np.zeros((2, 1, 1))
+    found = Acceptance((3,), (40,), np.array([8, 8]), cycles, none, none, np.array([[3], [3]]))
+    by_prompts = predict(found, trace_of([8, 8], 99), profile(), lambda k: 0.1)
+    assert (
+        by_prompts.low[0, 0] < 0.8 * by_prompts.speedup[0, 0] < 1.2 * by_prompts.speedup[0, 0] < by_prompts.high[0, 0]
+    )
+    same = replace(found, cycles=np.full_like(cycles, 0.0))
+    same.cycles[:, 0, 3, 0] = 4
+    noisy = profile()
+    noisy = replace(noisy, head=noisy.head * np.array([1.0, 2.0])[None, :, None])
+    by_rounds = predict(same, trace_of([8, 8], 99), noisy, lambda k: 0.1)
+    assert by_rounds.low[0, 0] < 0.97 * by_rounds.speedup[0, 0] < 1.03 * by_rounds.speedup[0, 0] < by_rounds.high[0, 0]
+
+
+def prediction(speedup: list[list[float]], noise: float) -> Prediction:
+    best = np.array(speedup)
+    factors = 1 + noise * np.linspace(-1, 1, 101)[:, None, None] * np.array([1.0, -1, 1])
+    samples = best * factors
+    return Prediction((1, 2), KS, best, best, samples.min(0), samples.max(0), best, best, samples)
+
+
+def test_the_recommendation_is_the_fastest_point_with_its_plateau() -> None:
+    """Bug: another row's k; a plateau with a gap; the share kept of another gamma's acceptance."""
+    found = recommend(prediction([[1.1, 1.2, 1.0], [1.395, 1.4, 1.25]], 0.001))
+    assert (found.k, found.gamma, found.trim, found.speculate) == (20, 2, True, True)
+    assert found.plateau == (10, 20)
+    assert found.over_untrimmed.median == pytest.approx(1.4 / 1.25)
+    assert found.retained == pytest.approx(1.4 / 1.25)
+
+
+def test_do_not_trim_and_do_not_speculate_are_answers() -> None:
+    """Bug: trimming recommended where its gain is within the noise, or where everything is slower than vanilla."""
+    found = recommend(prediction([[1.1, 1.2, 1.0], [1.2, 1.27, 1.25]], 0.05))
+    assert (found.k, found.gamma, found.trim, found.best_trimmed_k) == (40, 2, False, 20)
+    assert found.over_untrimmed.low < 1 < found.over_untrimmed.median
+    assert not recommend(prediction([[0.8, 0.9, 0.7], [0.6, 0.5, 0.4]], 0.001)).speculate
+
+
+def test_sizes_keep_forced_tokens_and_leave_banned_ones_out() -> None:
+    """Bug: a size that no draft vocabulary has; the whole vocabulary or an asked size missing."""
+    ranking = Ranking(np.arange(1000), forced=30, observed=500, name="r", banned=10)
+    found = sizes(ranking, [333])
+    assert found[0] == 30 and found[-1] == 1000 and 333 in found and max(found[:-1]) <= 990
+    assert timed_sizes(ranking)[-1] == 1000
+    tiny = Ranking(np.arange(3), forced=3, observed=3, name="r")
+    assert sizes(tiny) == [3] == timed_sizes(tiny)
+
+
+def test_a_profile_is_measured_and_stored(tiny_pair: ModelPair) -> None:
+    """Bug: a part that was never timed (nan), a profile that does not come back from JSON, costs that shrink with k."""
+    usable = tiny_pair.usable_vocab_size
+    head = tiny_pair.drafter.head.reordered(torch.arange(usable))
+    contest = Contest(tiny_pair, head, 40, GenerationSettings(3, 12), NEVER)
+    trace = record(tiny_pair, PROMPTS, contest.settings, NEVER, lambda share, text: None)
+    found = measure_profile(contest, trace, [2, 4], [20, usable], "float32", lambda share, text: None, rounds=2)
+    back = LatencyProfile.from_json(found.to_json())
+    assert back.to_json() == found.to_json()
+    seconds = back.cycle_seconds([0, 1, 2, 3, 4], [20, 60, usable], 9.0)
+    assert seconds.shape == (2, 5, 3) and (seconds > 0).all()
+    assert (back.first_cycle_seconds(2, [20], 9.0) > 0).all()
+    assert back.noise() >= 0 and len(back.part("head")) == 2 and isinstance(back.part("body")[0], Spread)
+    assert [one.k for one in back.alone] == [20, usable]
+
+
+def test_measured_points_are_real_runs(tiny_pair: ModelPair) -> None:
+    """Bug: gamma or k of another point; tau of the warm-up; a point compared with another prompt's vanilla."""
+    usable = tiny_pair.usable_vocab_size
+    head = tiny_pair.drafter.head.reordered(torch.arange(usable))
+    contest = Contest(tiny_pair, head, 40, GenerationSettings(3, 12), NEVER)
+    points = [(30, 1), (usable, 3)]
+    measured, runs = measure(contest, PROMPTS, points, 2, lambda share, text: None)
+    assert [(one.k, one.gamma) for one in measured] == [VANILLA, *points]
+    assert measured[0].speedup == Spread(1.0, 1.0, 1.0) and measured[0].tau == 1.0
+    trace = record(tiny_pair, PROMPTS, GenerationSettings(3, 12), NEVER, lambda share, text: None)
+    for one in measured[1:]:
+        expected = acceptance(acceptance_chances(trace, head, [one.k]), [one.gamma], [one.k]).tau[0, 0]
+        assert one.tau == pytest.approx(expected)
+    assert all(len(row) == 3 for rows in runs.values() for row in rows)

@@ -1,0 +1,59 @@
+"""What `tune` and `bench` share: prompts by task, in tokens, and the contest to run on them."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections import Counter
+from collections.abc import Sequence
+
+from vocabtrim_core.commands import loading
+from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.embedded import Progress
+from vocabtrim_core.errors import SettingError
+from vocabtrim_core.evaluation.comparison import Contest
+from vocabtrim_core.evaluation.trace import TunePrompt
+from vocabtrim_core.models import load_pair
+from vocabtrim_core.prompts import Prompt, read_prompts, task_prompts
+from vocabtrim_core.tokenization import Tokenizer
+from vocabtrim_core.vocabulary import Ranking
+
+BUILTIN = "builtin"
+
+
+def chosen_prompts(source: str, limit: int | None) -> list[Prompt]:
+    """The prompts of a file, or those that come with the project: at most `limit` of each task."""
+    if limit is not None and limit < 1:
+        raise SettingError(f"--limit is {limit}; choose 1 or more.")
+    prompts = task_prompts() if source == BUILTIN else read_prompts(source)
+    if not prompts:
+        raise SettingError(f"{source} holds no prompts.")
+    seen: Counter[str | None] = Counter()
+    chosen = []
+    for prompt in prompts:
+        seen[prompt.task] += 1
+        if limit is None or seen[prompt.task] <= limit:
+            chosen.append(prompt)
+    return chosen
+
+
+def in_tokens(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[TunePrompt]:
+    """The prompts as the target reads them."""
+    return [
+        TunePrompt(tuple(tokenizer.encode_prompt(prompt.text)), prompt.task or "", prompt.where or "")
+        for prompt in prompts
+    ]
+
+
+def open_contest(arguments: Namespace, settings: GenerationSettings, report: Progress) -> tuple[Contest, Ranking]:
+    """The pair with its ranked head, and the ranking."""
+    counts = loading.open_counts(arguments.counts)
+    pair = load_pair(arguments.target, arguments.drafter, arguments.dtype, on_progress=report)
+    ranking = loading.rank_for(pair, counts, arguments.counts)
+    stop = loading.stop_condition(pair.target, pair.tokenizer, arguments)
+    head = loading.ranked_head(pair, ranking)
+    return Contest(pair, head, loading.choose_k(ranking, None), settings, stop), ranking
+
+
+def check_repeats(arguments: Namespace) -> None:
+    if arguments.repeats < 1:
+        raise SettingError(f"--repeats is {arguments.repeats}; choose 1 or more.")

@@ -1,0 +1,169 @@
+"""`tune`: predicted speed at every k and gamma from one pass over held-out prompts, measured points, what to ship."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from vocabtrim_core.commands import loading
+from vocabtrim_core.commands.tasks import check_repeats, chosen_prompts, in_tokens, open_contest
+from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.embedded import Progress
+from vocabtrim_core.evaluation.measuring import VANILLA, Measured, measure
+from vocabtrim_core.evaluation.trace import kept_trace
+from vocabtrim_core.evaluation.tuning import Prediction, Tuned, tune
+from vocabtrim_core.vocabulary import check_k
+
+
+def run(arguments: Namespace, report: Progress) -> dict:
+    """Trace, predict, measure what was asked for."""
+    check_repeats(arguments)
+    loading.check_stops(arguments)
+    sampling = loading.sampling_settings(arguments)
+    settings = GenerationSettings(max(arguments.gammas), arguments.max_new_tokens, sampling)
+    texts = chosen_prompts(arguments.prompts, arguments.limit)
+    contest, ranking = open_contest(arguments, settings, report)
+    measured_ks = [check_k(ranking, ranking.vocab_size if k is None else k) for k in arguments.measure]
+    prompts = in_tokens(texts, contest.pair.tokenizer)
+    trace = kept_trace(arguments.keep, contest.pair, prompts, settings, contest.stop, report)
+    tuned = tune(contest, ranking, trace, arguments.gammas, measured_ks, arguments.dtype, report)
+    measured: list[Measured] = []
+    if measured_ks:
+        points = [(k, tuned.recommendation.gamma) for k in measured_ks]
+        measured, _ = measure(contest, prompts, points, arguments.repeats, report)
+    return {
+        **curve(tuned),
+        "measured": [_measured(one, tuned.prediction) for one in measured if (one.k, one.gamma) != VANILLA],
+        "vanilla_tokens_per_second": next(
+            (asdict(one.tokens_per_second) for one in measured if (one.k, one.gamma) == VANILLA), None
+        ),
+        "profile": tuned.profile.to_json(),
+        "settings": {
+            "target": contest.pair.target.name,
+            "drafter": contest.pair.drafter.name,
+            "ranking": ranking.name,
+            "vocab_size": ranking.vocab_size,
+            "prompts": len(prompts),
+            "tokens": trace.tokens,
+            "gammas": list(arguments.gammas),
+            "max_new_tokens": arguments.max_new_tokens,
+            "stop": arguments.stop,
+            **asdict(sampling),
+        },
+        "seconds": {"plain_generation": trace.target_seconds, "beyond": tuned.seconds},
+    }
+
+
+def curve(tuned: Tuned) -> dict:
+    """The prediction and the recommendation as plain values."""
+    prediction, best = tuned.prediction, tuned.recommendation
+    points = [
+        {
+            "k": k,
+            "gamma": gamma,
+            "tau": float(prediction.tau[row, column]),
+            "predicted_speedup": float(prediction.speedup[row, column]),
+            "low": float(prediction.low[row, column]),
+            "high": float(prediction.high[row, column]),
+            "retained": float(prediction.retained[row, column]),
+            "out_of_vocabulary_share": float(prediction.out_of_vocabulary_share[row, column]),
+            "modelled_mbsu": float(prediction.mbsu[row, column]),
+        }
+        for row, gamma in enumerate(prediction.gammas)
+        for column, k in enumerate(prediction.ks)
+    ]
+    recommended = {
+        "k": best.k,
+        "gamma": best.gamma,
+        "speedup": best.speedup.median,
+        "low": best.speedup.low,
+        "high": best.speedup.high,
+        "trim": best.trim,
+        "speculate": best.speculate,
+        "tau": best.tau,
+        "retained": best.retained,
+        "plateau": list(best.plateau),
+        "best_trimmed_k": best.best_trimmed_k,
+        "over_untrimmed": asdict(best.over_untrimmed),
+    }
+    return {"curve": points, "recommended": recommended}
+
+
+def describe(result: dict) -> str:
+    """The recommendation, the best k of every gamma, and predicted beside measured."""
+    best = result["recommended"]
+    lines = [advice(best), ""]
+    rows: list[tuple[str, ...]] = [("gamma", "best k", "tau", "vs vanilla", "interval", "MBSU (modelled)")]
+    for gamma in result["settings"]["gammas"]:
+        one = max((p for p in result["curve"] if p["gamma"] == gamma), key=lambda point: point["predicted_speedup"])
+        span = f"{one['low']:.2f}-{one['high']:.2f}"
+        cells = f"{one['tau']:.2f}", f"{one['predicted_speedup']:.2f}x", span, f"{one['modelled_mbsu']:.2f}"
+        rows.append((str(gamma), f"{one['k']:,}", *cells))
+    lines += _aligned(rows)
+    if result["measured"]:
+        lines += ["", "Measured:"]
+        rows = [("k", "gamma", "tau", "vs vanilla", "spread", "predicted", "off by")]
+        for one in result["measured"]:
+            span = f"{one['low']:.2f}-{one['high']:.2f}"
+            off = f"{one['predicted_speedup'] / one['speedup'] - 1:+.1%}"
+            rows.append(
+                (
+                    f"{one['k']:,}",
+                    str(one["gamma"]),
+                    f"{one['tau']:.2f}",
+                    f"{one['speedup']:.2f}x",
+                    span,
+                    f"{one['predicted_speedup']:.2f}x",
+                    off,
+                )
+            )
+        lines += _aligned(rows)
+    settings, profile, seconds = result["settings"], result["profile"], result["seconds"]
+    lines += [
+        "",
+        f"From {settings['tokens']:,} tokens of {settings['prompts']} prompts; {profile['dtype']} on "
+        f"{profile['machine']['threads']} threads of {profile['machine']['cpu']}.",
+        f"Plain generation took {seconds['plain_generation']:.0f} s, all the rest {seconds['beyond']:.0f} s.",
+    ]
+    return "\n".join(lines)
+
+
+def advice(best: dict) -> str:
+    """The recommendation in a sentence."""
+    speed = f"{best['speedup']:.2f}x the speed of vanilla ({best['low']:.2f}-{best['high']:.2f})"
+    over = best["over_untrimmed"]
+    gain = f"{over['median']:.2f}x the untrimmed drafter's ({over['low']:.2f}-{over['high']:.2f})"
+    low, high = best["plateau"]
+    if not best["speculate"]:
+        text = f"Do not speculate on this machine: the best is gamma = {best['gamma']}, k = {best['k']:,}, at {speed}."
+    elif best["trim"]:
+        text = f"Ship k = {best['k']:,} with gamma = {best['gamma']}: {speed}, {gain}."
+    else:
+        text = (
+            f"Do not trim: speculate with the whole vocabulary and gamma = {best['gamma']}, {speed}. The best trimmed "
+            f"k, {best['best_trimmed_k']:,}, would have {gain}."
+        )
+    if best["trim"]:
+        text += f" It keeps {best['retained']:.1%} of the acceptance length."
+    return f"{text} Anything from k = {low:,} to {high:,} is within 1 %."
+
+
+def _measured(one: Measured, prediction: Prediction) -> dict:
+    predicted = prediction.interval(one.k, one.gamma)
+    return {
+        "k": one.k,
+        "gamma": one.gamma,
+        "tau": one.tau,
+        "speedup": one.speedup.median,
+        "low": one.speedup.low,
+        "high": one.speedup.high,
+        "tokens_per_second": asdict(one.tokens_per_second),
+        "predicted_speedup": predicted.median,
+        "predicted_tau": float(prediction.tau[prediction.at(one.k, one.gamma)]),
+    }
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
