@@ -59,14 +59,19 @@ def read_prompts(path: str | Path, limit: int | None = None) -> list[Prompt]:
     they are. Blank lines are skipped. Raises CorpusError, with file and line, for anything else, and for a file that
     `corpora` could not read as text either.
     """
-    text = decode_text(_decompressed(read_file(path)))
+    return parse_prompts(read_file(path), str(path), limit)
+
+
+def parse_prompts(file: CorpusFile, name: str, limit: int | None = None) -> list[Prompt]:
+    """What `read_prompts` does with a file that has been read; `name` is what its lines are called by."""
+    text = decode_text(_decompressed(file))
     prompts: list[Prompt] = []
     # Not splitlines(): U+2028 and its like may stand inside a JSON string.
     for number, line in enumerate(io.StringIO(text, newline="\n"), start=1):
         if len(prompts) == limit:
             break
         if line.strip():
-            where = f"{path}:{number}"
+            where = f"{name}:{number}"
             try:
                 record = _record(line)
                 prompts.append(Prompt(_first_turn(record), where, _task(record)))

@@ -59,7 +59,8 @@ TRIM = Page("pages/3_Trim.py", "Trim", ":material/content_cut:", "What does the 
 GENERATE = Page(
     "pages/4_Generate.py", "Generate", ":material/compare_arrows:", "Does it stay lossless, and is it faster?"
 )
-PAGES = (START, CALIBRATE, COVERAGE, TRIM, GENERATE)
+TUNE = Page("pages/5_Tune.py", "Tune", ":material/tune:", "Which k and gamma should I ship?")
+PAGES = (START, CALIBRATE, COVERAGE, TRIM, GENERATE, TUNE)
 
 
 @dataclass(frozen=True, eq=False)

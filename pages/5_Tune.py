@@ -1,0 +1,384 @@
+"""Which k and gamma to ship: acceptance at every point from one pass, predicted and measured speed."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from pages.components import tune_charts
+from pages.components.ranking import pin
+from pages.components.resources import machine_to_itself
+from pages.components.shape_lab import shape_lab
+from pages.components.state import TUNE, Models, Workspace, load_models, page_setup, ready
+from pages.components.text import answer, errors_shown, plain
+from pages.components.tune_report import csv, curve_frame, report
+from pages.components.tuning import TuneSession, asked, start
+from vocabtrim_core.corpora import CorpusFile
+from vocabtrim_core.errors import CorpusError
+from vocabtrim_core.evaluation.measuring import VANILLA
+from vocabtrim_core.evaluation.papers import PUBLISHED
+from vocabtrim_core.evaluation.tables import HEADINGS, TaskTable, task_table
+from vocabtrim_core.evaluation.trace import TunePrompt
+from vocabtrim_core.evaluation.tuning import Recommendation, Tuned
+from vocabtrim_core.prompts import TASKS, Prompt, parse_prompts, task_prompts
+from vocabtrim_core.token_text import readable_tokens
+
+PINNABLE = 30
+LISTED = 100
+
+
+def main() -> None:
+    workspace = ready(page_setup(TUNE))
+    with errors_shown():
+        top = st.container()
+        chosen, gammas = _inputs()
+        key = asked(workspace.settings, tuple(chosen), gammas)
+        session: TuneSession | None = st.session_state.get("_tune")
+        if st.button("Tune", type="primary", key="tune", icon=":material/tune:", disabled=not chosen):
+            session = _start(workspace, chosen, key, gammas)
+        if session is None:
+            with top:
+                answer(
+                    "Not tuned yet. Press Tune: the target answers the prompts, the drafter reads the answers once, "
+                    "and that gives the acceptance at every k and gamma."
+                )
+        elif session.asked[:3] != key[:3]:
+            with top:
+                answer("The models have changed since the last tuning. Press Tune.")
+        else:
+            _results(session, workspace, key, top)
+        shape_lab()
+
+
+def _inputs() -> tuple[list[Prompt], tuple[int, ...]]:
+    """The prompts and the draft lengths that the page asks for."""
+    state = st.session_state
+    kept = state.setdefault("_tune_inputs", {"tune_tasks": list(TASKS), "tune_limit": 2, "tune_gammas": 6})
+    for name, value in kept.items():
+        state.setdefault(name, value)
+    with st.container(border=True):
+        left, middle, right = st.columns([3, 1, 1], gap="medium")
+        tasks = left.pills(
+            "Held-out prompts", TASKS, selection_mode="multi", key="tune_tasks", format_func=lambda task: HEADINGS[task]
+        )
+        limit = middle.slider("Prompts a task", 1, 22, key="tune_limit")
+        longest = right.slider("gamma up to", 1, 8, key="tune_gammas")
+        file = left.file_uploader(
+            "Or your own: JSONL with turns, prompt or messages (Spec-Bench and HumanEval as they are)",
+            type=["jsonl", "gz"],
+            key="tune_upload",
+            max_upload_size=20,
+        )
+        state["_tune_inputs"] = {"tune_tasks": tasks, "tune_limit": limit, "tune_gammas": longest}
+        found = parse_prompts(CorpusFile(file.name, file.getvalue()), file.name) if file else task_prompts()
+        if not found:
+            raise CorpusError("The file holds no prompts.")
+        chosen: list[Prompt] = []
+        for task in dict.fromkeys(prompt.task for prompt in found):
+            if file or task in tasks:
+                chosen += [prompt for prompt in found if prompt.task == task][:limit]
+        words = sum(len(prompt.text.split()) for prompt in chosen)
+        st.caption(
+            f"{len(chosen)} prompts of {words:,} words in all; the answers are as long as “New tokens at most” in the "
+            "sidebar allows."
+        )
+    return chosen, tuple(range(1, longest + 1))
+
+
+def _start(workspace: Workspace, chosen: list[Prompt], key: tuple, gammas: tuple[int, ...]) -> TuneSession:
+    models = load_models(workspace)
+    tokenizer = models.pair.tokenizer
+    prompts = [
+        TunePrompt(tuple(tokenizer.encode_prompt(prompt.text)), prompt.task or "", prompt.where or "")
+        for prompt in chosen
+    ]
+    with machine_to_itself():
+        bar = st.progress(0.0, "The target answers the prompts")
+
+        def show(share: float, message: str) -> None:
+            bar.progress(min(1.0, share), plain(message))
+
+        session = start(models, workspace.settings, prompts, key, gammas, show)
+        session.tuned(models, workspace.settings, show)
+        bar.empty()
+    st.session_state["_tune"] = session
+    return session
+
+
+def _results(session: TuneSession, workspace: Workspace, key: tuple, top: st.delta_generator.DeltaGenerator) -> None:
+    models = load_models(workspace)
+    notice = st.empty()
+    # The profile is there, so nothing is timed: only the curve of this ranking is worked out.
+    tuned = session.tuned(models, workspace.settings, lambda share, text: None)
+    best = tuned.recommendation
+    with top:
+        _sentence(best, tuned)
+    if session.asked != key:
+        notice.info("Prompts or settings have changed since this tuning. Press Tune to answer for them.")
+    st.button(
+        f"Use k = {best.k:,} and gamma = {best.gamma} everywhere",
+        key="use_recommended",
+        icon=":material/check:",
+        on_click=_use,
+        args=(best.k, best.gamma),
+    )
+    st.subheader("Predicted speed over k and gamma", anchor=False)
+    st.plotly_chart(tune_charts.heat_map(tuned.prediction, best), alt="Predicted speedup over k and gamma")
+    _curves(session, models, workspace, tuned)
+    table = _task_table(session, models)
+    costly = _costly(session, models, workspace, tuned)
+    _profile(tuned)
+    _downloads(session, models, workspace, tuned, table, costly)
+
+
+def _sentence(best: Recommendation, tuned: Tuned) -> None:
+    answer(_template(best), **_figures(best))
+    seconds = tuned.seconds / max(1e-9, tuned.trace.target_seconds)
+    st.caption(
+        f"Predicted from {tuned.trace.tokens:,} tokens that the target wrote on {len(tuned.trace.texts)} prompts, with "
+        f"95 % intervals (bootstrap over prompts and timing rounds). Beyond the plain answers, the whole curve cost "
+        f"{seconds:.2f} times as long as they."
+    )
+
+
+def _figures(best: Recommendation) -> dict[str, object]:
+    """What the sentence is filled with."""
+    return {
+        "k": f"{best.k:,}",
+        "gamma": best.gamma,
+        "speed": f"{best.speedup.median:.2f}× vanilla ({best.speedup.low:.2f} to {best.speedup.high:.2f})",
+        "over": f"{best.over_untrimmed.median:.2f}× the full vocabulary "
+        f"({best.over_untrimmed.low:.2f} to {best.over_untrimmed.high:.2f})",
+        "kept": f"{best.retained:.1%}",
+        "other": f"{best.best_trimmed_k:,}",
+        "low": f"{best.plateau[0]:,}",
+        "high": f"{best.plateau[1]:,}",
+    }
+
+
+def _template(best: Recommendation) -> str:
+    nbsp = "\u00a0"
+    if not best.speculate:
+        text = "Do not speculate on this machine: the best would be k = {k} with gamma = {gamma}, {speed}."
+    elif best.trim:
+        text = "Ship k = {k} with gamma = {gamma}: {speed}, {over}; it keeps {kept} of the acceptance length."
+    else:
+        text = (
+            "Do not trim: speculate with the full vocabulary and gamma = {gamma}, {speed}. The best trimmed k, "
+            "{other}, would have {over}, which is not beyond doubt."
+        )
+    return f"{text} Anything from {{low}} to {{high}} is within 1 %.".replace(" = ", f"{nbsp}={nbsp}")
+
+
+def _use(k: int, gamma: int) -> None:
+    st.session_state["k"], st.session_state["gamma"] = k, gamma
+
+
+def _curves(session: TuneSession, models: Models, workspace: Workspace, tuned: Tuned) -> None:
+    prediction = tuned.prediction
+    state = st.session_state
+    if state.get("tune_gamma") not in prediction.gammas:
+        state["tune_gamma"] = tuned.recommendation.gamma
+    left, right = st.columns(2, gap="large")
+    measured = session.measured.get(models.ranking.digest, [])
+    with left:
+        st.subheader("Speed against k", anchor=False)
+        gamma = st.segmented_control("gamma", prediction.gammas, key="tune_gamma", required=True)
+        figure = tune_charts.curve(prediction, gamma, models.k, measured)
+        st.plotly_chart(figure, alt="Predicted and measured speedup against k")
+    with right:
+        st.subheader("Acceptance against k", anchor=False)
+        st.caption("Exact for these answers. Where a line falls to the right, trimming raises acceptance.")
+        st.plotly_chart(tune_charts.acceptance(prediction, models.k), alt="Acceptance length against k")
+    best = tuned.recommendation
+    full = models.ranking.vocab_size
+    points = list(dict.fromkeys([(best.k, best.gamma), (models.k, best.gamma), (full, best.gamma), (models.k, gamma)]))
+    names = ", ".join(f"k = {k:,} at gamma {gamma}" for k, gamma in points)
+    if st.button("Measure", key="tune_measure", icon=":material/timer:", help=f"Runs for real, interleaved: {names}"):
+        with machine_to_itself():
+            bar = st.progress(0.0, "Measuring")
+            session.measure(
+                models, workspace.settings, points, lambda share, text: bar.progress(min(1.0, share), plain(text))
+            )
+        st.rerun()
+    if measured:
+        st.dataframe(_measured_frame(session, models, tuned), hide_index=True)
+
+
+def _measured_frame(session: TuneSession, models: Models, tuned: Tuned) -> pd.DataFrame:
+    rows = []
+    for one in session.measured.get(models.ranking.digest, []):
+        if (one.k, one.gamma) == VANILLA or one.k not in tuned.prediction.ks:
+            continue
+        predicted = tuned.prediction.interval(one.k, one.gamma)
+        rows.append(
+            {
+                "k": f"{one.k:,}",
+                "gamma": one.gamma,
+                "tokens/s": f"{one.tokens_per_second.median:.1f}",
+                "measured": f"{one.speedup.median:.2f}× ({one.speedup.low:.2f} to {one.speedup.high:.2f})",
+                "predicted": f"{predicted.median:.2f}× ({predicted.low:.2f} to {predicted.high:.2f})",
+                "prediction off by": f"{predicted.median / one.speedup.median - 1:+.1%}",
+                "tokens a pass, measured": f"{one.tau:.3f}",
+                "predicted ": f"{tuned.prediction.tau[tuned.prediction.at(one.k, one.gamma)]:.3f}",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _task_table(session: TuneSession, models: Models) -> pd.DataFrame | None:
+    runs = session.runs.get(models.ranking.digest)
+    if not runs:
+        return None
+    full = models.ranking.vocab_size
+    points = sorted((point for point in runs if point != VANILLA), key=lambda point: (point[0] == full, point))
+    frame = _tasks_frame(task_table(session.prompts, runs, points), full)
+    st.subheader("By task, as in the papers", anchor=False)
+    st.dataframe(frame, hide_index=True)
+    for paper in PUBLISHED:
+        shown = ", ".join(
+            f"{'full' if k == paper.full else f'{k:,}'} {tau:.2f} ({tau / paper.tau[paper.full]:.1%})"
+            + (f" {paper.speedup[k]:.2f}×" if k in paper.speedup else "")
+            for k, tau in paper.tau.items()
+        )
+        st.caption(f"{paper.source}, {paper.setting}: {shown}.")
+    return frame
+
+
+def _tasks_frame(table: TaskTable, full: int) -> pd.DataFrame:
+    rows = []
+    for row, retained in zip(table.rows, table.retained, strict=True):
+        first = row[0]
+        name = "vanilla" if (first.k, first.gamma) == VANILLA else "full" if first.k == full else f"k = {first.k:,}"
+        shown = {"method": name if first.gamma == 0 else f"{name}, gamma {first.gamma}"}
+        for task, one, share in zip(table.tasks, row, retained, strict=True):
+            cell = f"{one.tokens_per_second.median:.1f} tok/s"
+            if first.gamma:
+                cell += f", {one.speedup.median:.2f}×, τ {one.tau:.2f} ({share:.0%})"
+            shown[HEADINGS.get(task, task) or "none"] = cell
+        rows.append(shown)
+    return pd.DataFrame(rows)
+
+
+def _costly(session: TuneSession, models: Models, workspace: Workspace, tuned: Tuned) -> pd.DataFrame | None:
+    st.subheader("What your k costs", anchor=False)
+    gamma = min(workspace.settings.gamma, max(session.gammas))
+    found = [one for one in session.tokens(models, models.k, gamma) if one.lost > 0][:LISTED]
+    row, column = tuned.prediction.gammas.index(gamma), tuned.prediction.ks.index(models.k)
+    share = tuned.prediction.out_of_vocabulary_share[row, column]
+    st.write(
+        f"At k = {models.k:,} and gamma = {gamma}, {share:.1%} of the rejections are of tokens outside k; the others "
+        f"are disagreements. k keeps {tuned.prediction.retained[row, column]:.1%} of the acceptance length."
+    )
+    if not found:
+        st.write("No token outside k would raise the acceptance of these answers.")
+        return None
+    ids = [one.token_id for one in found]
+    texts = dict(zip(ids, readable_tokens(workspace.tokenizer, ids), strict=True))
+    lost = {one.token_id: one.lost for one in found}
+    st.write("These cost the most accepted tokens; click one to pin it, so that every k keeps it:")
+    st.pills(
+        "Costly tokens",
+        ids[:PINNABLE],
+        format_func=lambda token: f"{plain(texts[token])} −{lost[token]:.1f}",
+        key="pin_costly",
+        on_change=_pin_costly,
+        label_visibility="collapsed",
+    )
+    frame = pd.DataFrame(
+        {
+            "token": [texts[one.token_id] for one in found],
+            "id": ids,
+            "accepted tokens lost": [round(one.lost, 2) for one in found],
+            "times": [one.count for one in found],
+            "by task": [
+                ", ".join(f"{HEADINGS.get(task, task) or 'none'} {value:.1f}" for task, value in one.by_task if value)
+                for one in found
+            ],
+            "where": ["".join(readable_tokens(workspace.tokenizer, one.contexts[0])) for one in found],
+        }
+    )
+    st.dataframe(frame, hide_index=True)
+    return frame
+
+
+def _pin_costly() -> None:
+    token = st.session_state.pop("pin_costly", None)
+    if token is not None:
+        pin([token])
+
+
+def _profile(tuned: Tuned) -> None:
+    profile = tuned.profile
+    with st.expander("What the parts of a cycle cost here", icon=":material/timer:"):
+        st.plotly_chart(tune_charts.parts(profile), alt="Time of the target's pass and of the head")
+        contexts = " and ".join(f"{context:,}" for context in profile.contexts)
+        st.caption(
+            f"{profile.dtype}, {profile.machine.threads} threads of {profile.machine.cpu}, after {contexts} tokens of "
+            f"text; {profile.rounds} interleaved rounds, vanilla passes ±{profile.noise():.0%} between them."
+        )
+
+
+def _downloads(
+    session: TuneSession,
+    models: Models,
+    workspace: Workspace,
+    tuned: Tuned,
+    table: pd.DataFrame | None,
+    costly: pd.DataFrame | None,
+) -> None:
+    row = st.container(horizontal=True)
+    frame = curve_frame(tuned.prediction)
+    row.download_button("Curve as CSV", csv(frame), "tune.csv", "text/csv", key="tune_csv", icon=":material/download:")
+    if costly is not None:
+        row.download_button("Costly tokens as CSV", csv(costly), "costly.csv", "text/csv", key="costly_csv")
+    row.download_button(
+        "Report for the team (HTML)",
+        lambda: _report(session, models, workspace, tuned, table, costly),
+        "tune.html",
+        "text/html",
+        key="tune_html",
+        icon=":material/description:",
+    )
+
+
+def _report(
+    session: TuneSession,
+    models: Models,
+    workspace: Workspace,
+    tuned: Tuned,
+    table: pd.DataFrame | None,
+    costly: pd.DataFrame | None,
+) -> bytes:
+    best, settings, profile = tuned.recommendation, workspace.settings, tuned.profile
+    measured = session.measured.get(models.ranking.digest, [])
+    how = "greedy" if settings.temperature == 0 else f"temperature {settings.temperature:g}"
+    facts = {
+        "models": models.pair.name,
+        "ranking": models.ranking.name,
+        "prompts": str(len(session.prompts)),
+        "tokens": f"{tuned.trace.tokens:,}",
+        "decoding": how,
+        "machine": f"{profile.machine.cpu}, {profile.machine.threads} threads, {profile.dtype}",
+    }
+    lead = _template(best).format(**_figures(best))
+    sections = [
+        ("Predicted speed over k and gamma", "", tune_charts.heat_map(tuned.prediction, best)),
+        (
+            f"Speed against k at gamma {best.gamma}",
+            "The band is the 95 % interval.",
+            tune_charts.curve(tuned.prediction, best.gamma, models.k, measured),
+        ),
+        ("Acceptance against k", "", tune_charts.acceptance(tuned.prediction, models.k)),
+    ]
+    if measured:
+        sections.append(("Predicted and measured", "", _measured_frame(session, models, tuned)))
+    if table is not None:
+        sections.append(("By task", "Measured.", table))
+    if costly is not None:
+        sections.append((f"What k = {models.k:,} costs", "Accepted tokens lost, and where.", costly))
+    sections.append(("What the parts of a cycle cost", "", tune_charts.parts(profile)))
+    return report(lead, facts, sections)
+
+
+main()

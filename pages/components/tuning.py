@@ -1,0 +1,86 @@
+"""What the page Tune has worked out in this session: the trace, curves by ranking, measured points, costly tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from pages.components.settings import Settings
+from pages.components.state import Models
+from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.embedded import cache_root
+from vocabtrim_core.errors import SettingError
+from vocabtrim_core.evaluation.comparison import Contest, Run
+from vocabtrim_core.evaluation.explaining import CostlyToken, costly_tokens
+from vocabtrim_core.evaluation.measuring import Measured, Point, measure
+from vocabtrim_core.evaluation.profile import LatencyProfile
+from vocabtrim_core.evaluation.trace import Trace, TunePrompt, kept_trace
+from vocabtrim_core.evaluation.tuning import Tuned, tune
+
+Report = Callable[[float, str], None]
+
+
+@dataclass
+class TuneSession:
+    """A tuning. `asked` is what the trace depends on; the ranking may change, and then only the curve is made anew."""
+
+    asked: tuple
+    prompts: list[TunePrompt]
+    gammas: tuple[int, ...]
+    trace: Trace
+    profile: LatencyProfile | None = None
+    curves: dict[tuple, Tuned] = field(default_factory=dict)
+    measured: dict[str, list[Measured]] = field(default_factory=dict)
+    runs: dict[str, dict[Point, list[list[Run]]]] = field(default_factory=dict)
+    costly: dict[tuple, list[CostlyToken]] = field(default_factory=dict)
+
+    def tuned(self, models: Models, settings: Settings, report: Report) -> Tuned:
+        """The curve for the ranking in use, worked out once."""
+        key = (models.ranking.digest, models.k)
+        if key not in self.curves:
+            chosen = contest(models, settings)
+            tuned = tune(
+                chosen, models.ranking, self.trace, self.gammas, [models.k], settings.dtype, report, self.profile
+            )
+            self.profile = tuned.profile
+            self.curves[key] = tuned
+        return self.curves[key]
+
+    def measure(self, models: Models, settings: Settings, points: list[Point], report: Report) -> None:
+        """Run some points for real; they stand beside the curve of this ranking."""
+        found, runs = measure(contest(models, settings), self.prompts, points, settings.repeats, report)
+        self.measured[models.ranking.digest] = found
+        self.runs[models.ranking.digest] = runs
+
+    def tokens(self, models: Models, k: int, gamma: int) -> list[CostlyToken]:
+        """What cost acceptance at one point, worked out once."""
+        key = (models.ranking.digest, k, gamma)
+        if key not in self.costly:
+            self.costly[key] = costly_tokens(self.trace, models.head, k, gamma)
+        return self.costly[key]
+
+
+def contest(models: Models, settings: Settings) -> Contest:
+    """The pair and how it decodes, by the settings."""
+    strings = (settings.stop_string,) if settings.stop_string else ()
+    stop = StopCondition(frozenset(models.pair.target.eos_ids), strings, models.pair.tokenizer.decode)
+    return Contest(models.pair, models.head, models.k, settings.generation, stop)
+
+
+def asked(settings: Settings, prompts: object, gammas: tuple[int, ...]) -> tuple:
+    """What a trace depends on, of the settings on the page."""
+    how = replace(settings.generation, gamma=1)
+    return settings.target, settings.drafter, settings.dtype, how, settings.stop_string, prompts, gammas
+
+
+def start(
+    models: Models, settings: Settings, prompts: list[TunePrompt], key: tuple, gammas: tuple[int, ...], report: Report
+) -> TuneSession:
+    """Trace the prompts, or take the trace that is kept of them."""
+    if not prompts:
+        raise SettingError("There are no prompts to tune on. Choose at least one task, or upload some.")
+    one = contest(models, settings)
+    how = GenerationSettings(max(gammas), settings.max_new_tokens, settings.generation.sampling)
+    trace = kept_trace(cache_root() / "traces", models.pair, prompts, how, one.stop, report)
+    return TuneSession(key, prompts, gammas, trace)
