@@ -52,10 +52,10 @@ def shape_lab() -> None:
     best = max(range(len(found.ks)), key=lambda i: found.speedup[i])
     st.warning(
         f"An estimate, not a measurement: {shape.name}, head {shape.hidden:,} × {shape.vocab:,} in bfloat16. Only the "
-        f"head was timed here. The drafter's body ({found.body_seconds * 1e3:.1f} ms) and the target's "
-        f"pass ({found.target_seconds * 1e3:.0f} ms) are taken to read their weights at the head's rate, and acceptance is "
-        f"that of {found.table.source}, {found.table.setting}. With {found.gamma} tokens drafted the best of these k is "
-        f"{found.ks[best]:,}: about {found.over_untrimmed[best]:.2f} times the speed of the full vocabulary.",
+        f"head was timed here. The drafter's body ({found.body_seconds * 1e3:.1f} ms) and the target's pass "
+        f"({found.target_seconds * 1e3:.0f} ms) are taken to read their weights at the head's rate, and acceptance is "
+        f"that of {found.table.source}, {found.table.setting}. With {found.gamma} tokens drafted the best of these k "
+        f"is {found.ks[best]:,}: about {found.over_untrimmed[best]:.2f} times the speed of the full vocabulary.",
         icon=":material/science:",
     )
     st.plotly_chart(tune_charts.shape(found), alt="Head time and estimated speedup against k")
