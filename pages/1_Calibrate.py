@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -29,6 +30,9 @@ from vocabtrim_core.shipped import sample_corpora
 from vocabtrim_core.zipf import rank_frequency, rarest_share
 
 CHIPS = 48
+ROLES: dict[Literal["all", "assistant"], str] = {"all": "all turns", "assistant": "the assistant's turns"}
+NEWLINES: dict[Literal["lf", "keep"], str] = {"lf": "all as LF", "keep": "as they are"}
+WRITERS: tuple[Literal["target", "drafter"], ...] = ("target", "drafter")
 RAREST = 0.75  # FR-Spec's statement is about this share of the vocabulary.
 GOOD_FIT = 0.1
 MAX_PROMPTS = 2_000
@@ -137,24 +141,24 @@ def _reading(where: str) -> tuple[ReadingOptions, float]:
     row = st.container(horizontal=True, vertical_alignment="bottom")
     roles = row.selectbox(
         "Of chats",
-        ["all", "assistant"],
-        format_func={"all": "all turns", "assistant": "the assistant's turns"}.get,
-        key=f"roles-{where}" if where != "upload" else "roles",
+        list(ROLES),
+        format_func=ROLES.__getitem__,
+        key=f"roles-{where}",
         width=190,
         help="Only what the target says is ever drafted.",
     )
     field = row.text_input(
         "Field",
-        key=f"field-{where}" if where != "upload" else "field",
+        key=f"field-{where}",
         placeholder="found by itself",
         width=170,
         help="Of a record: `text`; `request.messages` for a field inside a field; `question+answer` for two turns.",
     )
     newlines = row.selectbox(
         "Line ends",
-        ["lf", "keep"],
-        format_func={"lf": "all as LF", "keep": "as they are"}.get,
-        key=f"newlines-{where}" if where != "upload" else "newlines",
+        list(NEWLINES),
+        format_func=NEWLINES.__getitem__,
+        key=f"newlines-{where}",
         width=140,
         help="CRLF is another token than LF.",
     )
@@ -164,7 +168,7 @@ def _reading(where: str) -> tuple[ReadingOptions, float]:
         0.5,
         defaults.HOLDOUT,
         step=0.05,
-        key=f"holdout-{where}" if where != "upload" else "holdout",
+        key=f"holdout-{where}",
         width=140,
         help="Share of the documents that the ranking does not see: coverage is checked on them.",
     )
@@ -177,7 +181,7 @@ def _written(workspace: Workspace) -> None:
         "section 4). Temperature, seed and length are those of the sidebar; answers are kept, so none is written twice."
     )
     row = st.container(horizontal=True, vertical_alignment="bottom")
-    by = row.segmented_control("Written by", ["target", "drafter"], default="target", key="by", required=True)
+    by = row.segmented_control("Written by", WRITERS, default="target", key="by", required=True)
     limit = row.number_input(
         "Prompts", 1, MAX_PROMPTS, 32, key="prompts", width=130, help="The first so many of the chosen prompts."
     )
@@ -328,22 +332,31 @@ def _frequencies(workspace: Workspace) -> None:
         zipf, mandelbrot = fits_of(one.counts.digest, one.counts)
         row = {"corpus": name, "tokens": f"{one.counts.tokens:,}", "different": f"{one.counts.distinct:,}"}
         row["Zipf exponent (gap)"] = f"{zipf.exponent:.2f} ({zipf.distance:.1%})" if zipf else "too little text"
-        row["Mandelbrot exponent, offset (gap)"] = (
-            f"{mandelbrot.exponent:.2f}, {mandelbrot.offset:.1f} ({mandelbrot.distance:.1%})" if mandelbrot else ""
-        )
+        law = "does not fit" if zipf else ""
+        if mandelbrot:
+            law = f"{mandelbrot.exponent:.2f}, {mandelbrot.offset:.1f} ({mandelbrot.distance:.1%})"
+        row["Mandelbrot exponent, offset (gap)"] = law
         row[f"rarest {RAREST:.0%} of the vocabulary"] = f"{rarest_share(one.counts.total, RAREST):.2%} of the text"
+        row[f"rarest {RAREST:.0%} of those that occur"] = f"{rarest_share(frequencies[name], RAREST):.1%} of the text"
         rows.append(row)
     st.dataframe(pd.DataFrame(rows), hide_index=True)
     rarest = rarest_share(corpus.counts.total, RAREST)
-    said = f"In {plain(corpus.label)}, {RAREST:.0%} of the vocabulary make up {rarest:.2%} of the text (FR-Spec found "
-    said += "about 5% for its corpus)."
-    zipf, _ = fits_of(corpus.counts.digest, corpus.counts)
+    of_observed = rarest_share(rank_frequency(corpus.counts.total), RAREST)
+    said = (
+        f"In {plain(corpus.label)}, {RAREST:.0%} of the vocabulary make up {rarest:.2%} of the text (FR-Spec found "
+        f"about 5% for its corpus); {corpus.counts.distinct:,} of the {corpus.counts.vocab_size:,} tokens occur at "
+        f"all. Of those, the rarest {RAREST:.0%} make up {of_observed:.1%} and the most frequent {1 - RAREST:.0%} the "
+        f"other {1 - of_observed:.1%}."
+    )
+    zipf, mandelbrot = fits_of(corpus.counts.digest, corpus.counts)
     if zipf:
         quality = "a good summary" if zipf.distance < GOOD_FIT else "a rough summary"
         said += (
             f" The laws are fitted to ranks 1 to {zipf.high:,} (tokens counted at least ten times) by maximum "
             f"likelihood. Zipf's is {quality}: the cumulative shares differ by at most {zipf.distance:.1%} (the gap)."
         )
+        if not mandelbrot:
+            said += " Zipf-Mandelbrot does not fit: rare tokens fall off faster than any power of the rank."
     st.caption(said)
 
 

@@ -276,7 +276,7 @@ def test_uploads_cannot_inject_html(tiny: dict[str, str]) -> None:
 def test_coverage_says_where_it_flatters(tiny: dict[str, str]) -> None:
     """Catches coverage of the calibration text, or of filler tokens, sold as coverage of new text."""
     app = open_page("pages/1_Calibrate.py", **tiny)
-    app.number_input(key="holdout").set_value(0.0).run()
+    app.number_input(key="holdout-upload").set_value(0.0).run()
     upload(app, ("short.txt", b"the cat"))
     app.switch_page("pages/2_Coverage.py").run()
     assert_sound(app)

@@ -60,6 +60,16 @@ def test_offsets_and_mask_describe_the_same_tokens(case: tuple[np.ndarray, list[
     assert set(case[1]) <= set(vocabulary.kept_ids.tolist())
 
 
+def test_mask_is_as_long_as_the_head_of_the_target() -> None:
+    """Bug: a target that pads its vocabulary gets a `t2d` that is shorter than its head, which readers refuse."""
+    ranking = rank_tokens(np.array([3, 0, 5, 1]), [0], "t")
+    padded = draft_vocabulary(ranking, 2, target_vocab_size=7)
+    assert padded.t2d.tolist() == [True, False, True, False, False, False, False]
+    assert padded.d2t.tolist() == draft_vocabulary(ranking, 2).d2t.tolist()
+    with pytest.raises(SettingError, match="smaller"):
+        draft_vocabulary(ranking, 2, target_vocab_size=3)
+
+
 @given(counts_and_forced())
 def test_a_smaller_vocabulary_is_inside_every_larger_one(case: tuple[np.ndarray, list[int]]) -> None:
     """Bug: a token that is kept at some k disappears at a larger one."""

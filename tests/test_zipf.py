@@ -72,6 +72,12 @@ def test_mandelbrot_recovers_both_parameters(exponent, offset):
     assert fit.counts(np.array([1, 50])) == pytest.approx(counts[[0, 49]], rel=0.1)
 
 
+def test_no_mandelbrot_fit_of_an_exponential():
+    """Bug: the bounds where the search was stopped are shown as the exponent and offset of the text."""
+    counts = (10_000 * np.exp(-np.arange(300) / 60)).round().astype(np.int64)
+    assert fit_zipf(counts) is not None and fit_zipf_mandelbrot(counts) is None
+
+
 def test_rarest_share():
     """Bug: the share of the commonest, or tokens that never occur left out of the vocabulary."""
     counts = np.array([70, 0, 20, 0, 0, 6, 0, 4])
@@ -89,6 +95,8 @@ def test_fit_of_any_histogram(fit_law, counts):
     fit = fit_law(counts)
     if (counts >= 10).sum() < 10:
         assert fit is None
+    elif fit is None:
+        assert fit_law is fit_zipf_mandelbrot
     else:
         assert 0 <= fit.exponent <= 10 and 0 <= fit.distance <= 1 and fit.high == (counts >= 10).sum()
         assert np.isfinite(fit.counts(np.arange(1, fit.high + 1))).all()

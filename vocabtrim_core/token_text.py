@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import itertools
 import unicodedata
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache
 
 from vocabtrim_core.tokenization import Tokenizer
 
 _BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
-_MARKS = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
-_INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs")
+# Marks for white space, and the Unicode categories of what cannot be seen either.
+WHITE_SPACE = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
+INVISIBLE = ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp", "Zs")
 _LONGEST_RUN = 4
 
 
@@ -53,17 +54,12 @@ def is_byte_level(tokenizer: Tokenizer) -> bool:
 
 def token_bytes(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[bytes]:
     """The bytes that each token adds to a text; of a control token, those of its name; of an undefined id, none."""
-    control = set(tokenizer.control_ids)
-    fallback = {token_id: bytes([byte]) for byte, token_id in enumerate(byte_fallback_ids(tokenizer))}
-    # One byte a letter, so that Latin-1 of the translated letters is the bytes.
-    letters = str.maketrans(_latin_of_letter()) if is_byte_level(tokenizer) else None
+    known, letters = _spelling(tokenizer)
     spelled = []
     for token_id in token_ids:
         piece = tokenizer.piece(token_id)
-        if token_id in fallback:
-            spelled.append(fallback[token_id])
-        elif token_id in control:
-            spelled.append(piece.encode())
+        if token_id in known:
+            spelled.append(known[token_id])
         elif letters is not None:
             translated = piece.translate(letters)
             # An added token is plain text, also where its characters are not of the alphabet.
@@ -77,26 +73,47 @@ def readable_tokens(tokenizer: Tokenizer, token_ids: Iterable[int]) -> list[str]
     """Each token as a person can read it: whitespace marked (`·` `↵` `⇥`), stray bytes in hex (`⟨E4 BD⟩`)."""
     token_ids = list(token_ids)
     spelled = zip(token_ids, token_bytes(tokenizer, token_ids), strict=True)
-    return [readable(data) if data else f"⟨undefined {token_id}⟩" for token_id, data in spelled]
+    return [readable(data) if data else undefined(token_id) for token_id, data in spelled]
 
 
 def readable(data: bytes) -> str:
     """Bytes of a text as a person can read them: nothing invisible, and what is not UTF-8 in hex."""
+    return text_of(data, _visible)
+
+
+def text_of(data: bytes, shown: Callable[[str], str] = str) -> str:
+    """Bytes as text, through `shown`; what is not UTF-8 in hex."""
     # Python decodes a byte that is not UTF-8 to U+DC00 + byte.
     runs = itertools.groupby(data.decode("utf-8", "surrogateescape"), key=lambda char: "\udc80" <= char <= "\udcff")
     return "".join(
-        f"⟨{' '.join(f'{ord(char) - 0xDC00:02X}' for char in run)}⟩" if stray else _visible("".join(run))
+        f"⟨{' '.join(f'{ord(char) - 0xDC00:02X}' for char in run)}⟩" if stray else shown("".join(run))
         for stray, run in runs
     )
+
+
+def undefined(token_id: int) -> str:
+    """What stands for an id that the tokenizer does not define."""
+    return f"⟨undefined {token_id}⟩"
+
+
+# Two tokenizers are equal where their fingerprints are.
+@lru_cache(maxsize=4)
+def _spelling(tokenizer: Tokenizer) -> tuple[dict[int, bytes], dict[int, str] | None]:
+    """The bytes of control and byte-fallback tokens, and the translation of a byte-level vocabulary's letters."""
+    control = {token_id: tokenizer.piece(token_id).encode() for token_id in tokenizer.control_ids}
+    fallback = {token_id: bytes([byte]) for byte, token_id in enumerate(byte_fallback_ids(tokenizer))}
+    # One byte a letter, so that Latin-1 of the translated letters is the bytes.
+    letters = str.maketrans(_latin_of_letter()) if is_byte_level(tokenizer) else None
+    return control | fallback, letters
 
 
 def _visible(text: str) -> str:
     shown = []
     for char, run in itertools.groupby(text):
         count = len(list(run))
-        if char in _MARKS:
-            mark = _MARKS[char]
-        elif unicodedata.category(char) in _INVISIBLE:
+        if char in WHITE_SPACE:
+            mark = WHITE_SPACE[char]
+        elif unicodedata.category(char) in INVISIBLE:
             mark = f"⟨U+{ord(char):04X}⟩"
         else:
             shown.append(char * count)

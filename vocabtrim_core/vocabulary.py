@@ -123,10 +123,20 @@ def check_k(ranking: Ranking, k: int) -> int:
     return k
 
 
-def draft_vocabulary(ranking: Ranking, k: int) -> DraftVocabulary:
-    """The draft vocabulary of size k. Raises `SettingError` where there is none."""
+def draft_vocabulary(ranking: Ranking, k: int, target_vocab_size: int | None = None) -> DraftVocabulary:
+    """The draft vocabulary of size k. Raises `SettingError` where there is none.
+
+    `target_vocab_size` is that of the target's config, which pads beyond the tokens that are ranked: a checkpoint's
+    `t2d` has one entry for each row of the target's head. Without it, V is the ranking's.
+    """
     kept = np.sort(ranking.ids[: check_k(ranking, k)])
-    t2d = np.zeros(ranking.vocab_size, dtype=bool)
+    size = ranking.vocab_size if target_vocab_size is None else target_vocab_size
+    if size < ranking.vocab_size:
+        raise SettingError(
+            f"The target's vocabulary of {size:,} tokens is smaller than that of the ranking ({ranking.vocab_size:,}). "
+            "Use a ranking made for this target."
+        )
+    t2d = np.zeros(size, dtype=bool)
     t2d[kept] = True
     return DraftVocabulary(kept, kept - np.arange(k, dtype=np.int64), t2d)
 

@@ -14,6 +14,7 @@ MIN_FITTED_COUNT = 10
 MIN_FITTED_RANKS = 10
 MAX_EXPONENT = 10.0
 MAX_OFFSET = 10_000.0
+_SHORT_OF = 0.99  # Of these bounds is an end of the search; closer to them it was stopped.
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,14 @@ def fit_zipf(counts: np.ndarray) -> ZipfFit | None:
 
 
 def fit_zipf_mandelbrot(counts: np.ndarray) -> ZipfFit | None:
-    """The same for the law of Zipf and Mandelbrot, P(rank) in proportion to (rank + offset)**-s, offset >= 0."""
-    return _fit(counts, has_offset=True)
+    """The same for the law of Zipf and Mandelbrot, P(rank) in proportion to (rank + offset)**-s, offset >= 0.
+
+    None also where no such law fits: text that falls off like an exponential makes exponent and offset grow together
+    without end, and where they are stopped says nothing about the text.
+    """
+    fit = _fit(counts, has_offset=True)
+    ended = fit is not None and fit.exponent < _SHORT_OF * MAX_EXPONENT and fit.offset < _SHORT_OF * MAX_OFFSET
+    return fit if ended else None
 
 
 def _fit(counts: np.ndarray, has_offset: bool) -> ZipfFit | None:
@@ -104,7 +111,8 @@ def _normalised(logs: np.ndarray) -> np.ndarray:
 def rarest_share(counts: np.ndarray, share: float = 0.75) -> float:
     """The share of the text that the rarest `share` of the vocabulary makes up (FR-Spec section 3.1: 75 %, some 5 %).
 
-    `counts` is int64[V], so tokens that never occur are among the rarest. NaN where nothing was counted.
+    `counts` is int64[V], so tokens that never occur are among the rarest (in a small corpus, all of them). Give it the
+    `rank_frequency` for the share among the tokens that occur. NaN where nothing was counted.
     """
     if not 0 <= share <= 1:
         raise SettingError(f"A share of {share:g} of the vocabulary is not possible; it must be from 0 to 1.")

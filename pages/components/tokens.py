@@ -6,13 +6,13 @@ import html
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import regex  # type: ignore[import-untyped]
+import regex
 
 from vocabtrim_core.decoding.engine import Cycle
+from vocabtrim_core.token_text import INVISIBLE, WHITE_SPACE, text_of, token_bytes, undefined
 from vocabtrim_core.tokenization import Tokenizer
 
 Fate = Literal["accepted", "rejected", "discarded", "correction", "outside", "bonus", "vanilla"]
@@ -31,7 +31,6 @@ LEGEND: dict[Fate, tuple[str, str]] = {
 _WEIGHT: tuple[Fate, ...] = ("vanilla", "accepted", "bonus", "correction", "outside")
 _BROKEN = "\ufffd"
 _LONGEST_GROUP = 12
-_VISIBLE = {" ": "·", "\n": "↵", "\t": "⇥", "\r": "␍"}
 
 
 @dataclass(frozen=True)
@@ -48,14 +47,9 @@ class Mark:
 
 
 def token_text(tokenizer: Tokenizer, token_id: int) -> str:
-    """A token as text where it is text, else its bytes in hex ("⟨E2 96⟩")."""
-    alone = tokenizer.decode([token_id])
-    if not tokenizer.piece(token_id):
-        return f"⟨undefined {token_id}⟩"
-    if _BROKEN in alone or not alone:
-        return _raw(tokenizer.piece(token_id))
-    # After itself, because some decoders drop a space at the start of a text.
-    return tokenizer.decode([token_id, token_id])[len(alone) :] or alone
+    """A token as text, bytes that are none in hex ("⟨E2 96⟩")."""
+    (data,) = token_bytes(tokenizer, [token_id])
+    return text_of(data) if data else undefined(token_id)
 
 
 def grouped(tokenizer: Tokenizer, ids: Sequence[int], before: Sequence[int]) -> list[tuple[int, str]]:
@@ -153,9 +147,9 @@ def visible(text: str) -> str:
     """Escaped text with marks for what cannot be seen."""
     shown = []
     for character in text:
-        if character in _VISIBLE:
-            shown.append(f'<span class="vt-space">{_VISIBLE[character]}</span>')
-        elif unicodedata.category(character) in ("Cc", "Cf", "Zs", "Zl", "Zp", "Co", "Cn") and len(text) == 1:
+        if character in WHITE_SPACE:
+            shown.append(f'<span class="vt-space">{WHITE_SPACE[character]}</span>')
+        elif unicodedata.category(character) in INVISIBLE and len(text) == 1:
             shown.append(f'<span class="vt-space">U+{ord(character):04X}</span>')
         else:
             shown.append(html.escape(character))
@@ -176,7 +170,7 @@ def _note(tokenizer: Tokenizer, mark: Mark) -> str:
 
 
 def _named(tokenizer: Tokenizer, token_id: int) -> str:
-    text = token_text(tokenizer, token_id).translate({ord(plain): mark for plain, mark in _VISIBLE.items()})
+    text = token_text(tokenizer, token_id).translate({ord(plain): mark for plain, mark in WHITE_SPACE.items()})
     return f"“{text}” (id {token_id})"
 
 
@@ -192,18 +186,3 @@ def _whole(tokenizer: Tokenizer, before: list[int], ids: Sequence[int]) -> tuple
         if text and _BROKEN not in text:
             return size, text
     return 1, token_text(tokenizer, ids[0])
-
-
-@cache
-def _byte_of_letter() -> dict[str, int]:
-    """Byte-level tokenizers spell every byte as a printable letter; this is that alphabet (from GPT-2)."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(0x100) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
-
-
-def _raw(piece: str) -> str:
-    letters = _byte_of_letter()
-    if all(letter in letters for letter in piece):
-        return f"⟨{' '.join(f'{letters[letter]:02X}' for letter in piece)}⟩"
-    return piece

@@ -16,12 +16,12 @@ DOCUMENTS = st.lists(st.tuples(st.lists(st.integers(0, V - 1)), st.integers(0, 2
     batches=st.lists(DOCUMENTS, max_size=4),
     holdout=st.sampled_from([0, 0.3, 0.9]),
     unsigned=st.booleans(),
-    max_cells=st.sampled_from([0, 9, 10**6]),
+    max_kept=st.sampled_from([0, 9, 10**6]),
 )
-def test_batches_add_up(batches: list, holdout: float, unsigned: bool, max_cells: int) -> None:
+def test_batches_add_up(batches: list, holdout: float, unsigned: bool, max_kept: int) -> None:
     """Bug: a token of one document lands on another's side or group; repeated cells of a batch are added once."""
     tally = Tally(V, holdout)
-    tally.MAX_CELLS = max_cells
+    tally.MAX_KEPT = max_kept
     total = np.zeros(V, dtype=np.int64)
     held_out = np.zeros((HELD_OUT_GROUPS, V), dtype=np.int64)
     documents = [0, 0]

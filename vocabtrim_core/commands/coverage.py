@@ -28,6 +28,7 @@ from vocabtrim_core.zipf import (
     fit_zipf,
     fit_zipf_mandelbrot,
     k_for_coverage,
+    rank_frequency,
     rarest_share,
 )
 
@@ -115,15 +116,15 @@ def describe(result: dict) -> str:
         )
     for name, corpus in result["corpora"].items():
         lines += ["", f"{printable(name)}: {corpus['tokens']:,} tokens in {corpus['documents']:,} documents."]
-        zipf, mandelbrot = corpus["zipf"], corpus["zipf_mandelbrot"]
-        lines.append(
-            "Too little text to fit Zipf's law."
-            if zipf is None
-            else f"Zipf exponent: {zipf['exponent']:.3f} (largest gap {zipf['distance']:.1%}); Zipf-Mandelbrot: "
-            f"{mandelbrot['exponent']:.3f}, offset {mandelbrot['offset']:.1f} (gap {mandelbrot['distance']:.1%})."
-        )
+        lines.append(_laws(corpus["zipf"], corpus["zipf_mandelbrot"]))
         rarest = corpus["rarest_75_percent"]
         lines.append(f"The rarest 75 % of the vocabulary make up {_percent(rarest)} of the text.")
+        if corpus["tokens"]:
+            of_observed = corpus["rarest_75_percent_of_observed"]
+            lines.append(
+                f"Of the {corpus['distinct']:,} tokens that occur, the rarest 75 % make up {_percent(of_observed)} and "
+                f"the most frequent 25 % the other {_percent(1 - of_observed)}."
+            )
     for k, matrix in result["domain_matrix"].items():
         width = max(12, *(len(name) for name in [*matrix["rows"], *matrix["columns"]]))
         lines += ["", f"Held-out coverage at k = {int(k):,} (row: the ranking; column: the text)"]
@@ -267,6 +268,7 @@ def _describe_counts(counts: TokenCounts) -> dict:
         "zipf": _fit(fit_zipf(counts.total)),
         "zipf_mandelbrot": _fit(fit_zipf_mandelbrot(counts.total)),
         "rarest_75_percent": _number(rarest_share(counts.total, 0.75)),
+        "rarest_75_percent_of_observed": _number(rarest_share(rank_frequency(counts.total), 0.75)),
     }
 
 
@@ -274,6 +276,17 @@ def _fit(fit: ZipfFit | None) -> dict | None:
     if fit is None:
         return None
     return {"exponent": fit.exponent, "offset": fit.offset, "distance": fit.distance, "ranks": fit.high}
+
+
+def _laws(zipf: dict | None, mandelbrot: dict | None) -> str:
+    if zipf is None:
+        return "Too little text to fit Zipf's law."
+    said = f"Zipf exponent: {zipf['exponent']:.3f} (largest gap {zipf['distance']:.1%}). Zipf-Mandelbrot"
+    if mandelbrot is None:
+        return f"{said} does not fit: rare tokens fall off faster than any power of the rank."
+    return (
+        f"{said}: {mandelbrot['exponent']:.3f}, offset {mandelbrot['offset']:.1f} (gap {mandelbrot['distance']:.1%})."
+    )
 
 
 def _number(share: float) -> float | None:

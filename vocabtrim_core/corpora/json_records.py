@@ -26,7 +26,7 @@ def jsonl_documents(shard: Shard, options: ReadingOptions, report: Report) -> It
             try:
                 document = parse_record(orjson.loads(line or b""), number, options)
             except ValueError:
-                yield from _second_look(line, number, options, report)
+                yield from _second_look(line if line is None else bytes(line), number, options, report)
             else:
                 yield document
 
@@ -51,21 +51,26 @@ def json_documents(shard: Shard, options: ReadingOptions, report: Report) -> Ite
             report(values.line, f"not valid JSON ({reason}), so the rest of the file was skipped")
 
 
-def lines(reader: Reader) -> Iterator[bytes | None]:
-    """The lines, without their LF; None for one that is longer than `MAX_RECORD_BYTES`."""
-    chunks: list[bytes] = []  # Of the line that has not ended.
+def lines(reader: Reader) -> Iterator[bytes | memoryview | None]:
+    """The lines, without their LF, not copied where that can be; None for one longer than `MAX_RECORD_BYTES`."""
+    chunks: list[bytes | memoryview] = []  # Of the line that has not ended.
     size = 0
     while chunk := reader.read(limits.CHUNK_BYTES):
-        first, *others = chunk.split(b"\n")
-        size += len(first)
+        view = memoryview(chunk)
+        start = 0
+        while (end := chunk.find(b"\n", start)) >= 0:
+            size += end - start
+            if size > limits.MAX_RECORD_BYTES:
+                yield None
+            elif chunks:
+                yield b"".join([*chunks, view[start:end]])
+            else:
+                yield view[start:end]
+            chunks, size = [], 0
+            start = end + 1
+        size += len(chunk) - start
         if size <= limits.MAX_RECORD_BYTES:
-            chunks.append(first)
-        if others:
-            yield b"".join(chunks) if size <= limits.MAX_RECORD_BYTES else None
-            *whole, last = others
-            for line in whole:
-                yield line if len(line) <= limits.MAX_RECORD_BYTES else None
-            chunks, size = [last], len(last)
+            chunks.append(view[start:])
     if size:
         yield b"".join(chunks) if size <= limits.MAX_RECORD_BYTES else None
 

@@ -2,7 +2,7 @@
 
 MAX_FILE_BYTES = 200 * 2**20  # An upload, or a file read whole.
 MAX_RECORD_BYTES = 10_000_000  # A line, or a value of a JSON array.
-CHUNK_BYTES = 2**20  # Read at a time.
+CHUNK_BYTES = 2**18  # Read at a time.
 
 # Real text compresses 3 to 20 times, monotonous logs 200 times. A small file may do as it likes.
 MAX_COMPRESSION_RATIO = 500

@@ -6,6 +6,7 @@ import codecs
 import glob
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
@@ -27,7 +28,11 @@ from vocabtrim_core.corpora.tables import parquet_row_groups
 from vocabtrim_core.corpora.token_files import BLOCK_TOKENS, token_layout
 from vocabtrim_core.errors import CorpusError
 
+# Of a part of a file: small enough to share a file evenly among cores, large enough that what is kept of each (about a
+# megabyte, to resume from) is little beside it.
 SHARD_BYTES = 64 * 2**20
+SMALL_SHARD_BYTES = 16 * 2**20
+SHARDS_A_FILE = 32
 
 Source = str | Path | CorpusFile | HubDataset
 
@@ -49,7 +54,7 @@ class _File:
 def plan_shards(
     sources: Sequence[Source],
     options: ReadingOptions | None = None,
-    target_bytes: int = SHARD_BYTES,
+    target_bytes: int | None = None,
     on_bad: OnBad | None = None,
 ) -> list[Shard]:
     """The shards of files, folders (all usable files in them), globs, uploads and data sets, in a stable order.
@@ -58,10 +63,11 @@ def plan_shards(
     wrote is read as such. Token files are not looked for in folders, as any program's `.bin` could be one: name them,
     or give a glob. A path found twice is read once. A file that cannot be used is an error where it was named, and
     reported to `on_bad` where it was found in a folder or by a glob.
-    Plain `.jsonl`, text and token files and plain parquet files are cut into shards of about `target_bytes`; the
-    documents do not depend on the cuts. `Shard.key` is a sha256: for uploads of their content and format; for paths of
-    the absolute path, size, time of change and the part of it (hashing terabytes before the count would double the
-    reading); for data sets of the name, configuration, split, commit and part.
+    Plain `.jsonl`, text and token files and plain parquet files are cut into shards of about `target_bytes` (None: of
+    what suits the file, 64 MiB at most); the documents do not depend on the cuts. `Shard.key` is a sha256: for uploads
+    of their content and format; for paths of the absolute path, size, time of change and the part of it (hashing
+    terabytes before the count would double the reading); for data sets of the name, configuration, split, commit and
+    part.
     Raises CorpusError where nothing is usable, SettingError for an unknown encoding.
     """
     options = options or ReadingOptions()
@@ -143,7 +149,7 @@ def _upload_shard(file: CorpusFile, options: ReadingOptions) -> Shard:
     return replace(shard, key=_digest([file.sha256, shard.format, shard.compression]))
 
 
-def _file_shards(file: _File, options: ReadingOptions, target_bytes: int) -> list[Shard]:
+def _file_shards(file: _File, options: ReadingOptions, target_bytes: int | None) -> list[Shard]:
     try:
         stat = file.path.stat()
         if not file.path.is_file():
@@ -151,13 +157,18 @@ def _file_shards(file: _File, options: ReadingOptions, target_bytes: int) -> lis
         whole = Shard(
             file.name, file.name, "", stat.st_size, file.path, "text", named=file.named, modified=stat.st_mtime_ns
         )
-        shards = _cut(_recognised(whole, options), max(1, target_bytes))
+        shards = _cut(_recognised(whole, options), _shard_bytes(stat.st_size, target_bytes))
     except FileNotFoundError:
         raise CorpusError(f"{file.path} does not exist.") from None
     except (OSError, ValueError, pa.ArrowException) as error:
         raise CorpusError(f"{file.path} cannot be read: {error}.") from None
     identity = [str(file.path.absolute()), stat.st_size, stat.st_mtime_ns]
     return [replace(shard, key=_digest([*identity, shard.start, shard.stop])) for shard in shards]
+
+
+def _shard_bytes(size: int, target: int | None) -> int:
+    """The size to aim at for the shards of a file of `size` bytes."""
+    return max(1, min(SHARD_BYTES, max(SMALL_SHARD_BYTES, size // SHARDS_A_FILE)) if target is None else target)
 
 
 def _recognised(shard: Shard, options: ReadingOptions) -> Shard:
@@ -195,6 +206,8 @@ def _cut(shard: Shard, target: int) -> list[Shard]:
         return _cut_row_groups(shard, target)
     if shard.bytes <= target:
         return [shard]
+    # Evenly, as one that is much smaller leaves a core idle at the end.
+    target = math.ceil(shard.bytes / math.ceil(shard.bytes / target))
     if shard.format == "tokens":
         block = BLOCK_TOKENS * np.dtype(shard.encoding).itemsize
         offsets = range(shard.start, shard.bytes, _multiple(block, target))

@@ -162,8 +162,8 @@ class _Lines:
             if line is None:
                 self._report(self.number, f"longer than {limits.MAX_RECORD_BYTES:,} bytes")
                 continue
-            text = line.decode("utf-8", MARK_INVALID) + "\n"
-            if b"\r" in line[:-1]:
+            text = str(line, "utf-8", MARK_INVALID) + "\n"
+            if "\r" in text[:-2]:
                 # The csv module takes a lone CR for a line end.
                 yield from _AFTER_CR.split(text)
             else:

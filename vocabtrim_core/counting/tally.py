@@ -23,6 +23,19 @@ class SparseHistogram:
         cells = np.flatnonzero(dense)
         return cls(cells, dense.reshape(-1)[cells])
 
+    @classmethod
+    def of_ids(cls, ids: np.ndarray, vocab_size: int) -> SparseHistogram:
+        """How often each of `ids` occurs, all below `vocab_size`."""
+        # Sorting takes less time than passing over a dense array that is nearly empty.
+        if len(ids) > vocab_size // 4:
+            return cls.of(np.bincount(ids, minlength=vocab_size))
+        cells, counts = np.unique(ids, return_counts=True)
+        return cls(cells.astype(np.int64), counts.astype(np.int64))
+
+    def moved(self, by: int) -> SparseHistogram:
+        """The same with `by` added to every cell."""
+        return SparseHistogram(self.cells + by, self.counts)
+
     def plus(self, other: SparseHistogram) -> SparseHistogram:
         """Both together."""
         if not len(self.cells):
@@ -45,9 +58,9 @@ class Tally:
     `content_sum` is the sum of all content hashes modulo 2**64: it says what was counted, whatever the order.
     """
 
-    # A dense array of the 32 groups would be 34 MB for 128k tokens, most of it zero: too much to clear and to look
-    # through for every shard. So the cells of held-out tokens are kept, and summed up when there are so many.
-    MAX_CELLS = 2_000_000
+    # A dense array of the 32 groups would be 34 MB for 128k tokens, most of it zero: too much for every shard. So
+    # held-out ids are kept by group, and summed up when there are so many.
+    MAX_KEPT = 2_000_000
 
     def __init__(self, vocab_size: int, holdout: float) -> None:
         self.holdout = holdout
@@ -55,8 +68,8 @@ class Tally:
         self.total = np.zeros(vocab_size, dtype=np.int64)
         self.documents = [0, 0]
         self.content_sum = 0
-        self._cells: list[np.ndarray] = []
-        self._cell_count = 0
+        self._kept: dict[int, list[np.ndarray]] = {}
+        self._kept_ids = 0
         self._held_out = SparseHistogram.of(np.zeros(0, dtype=np.int64))
 
     def add(self, flat: FlatIds, hashes: np.ndarray) -> None:
@@ -64,14 +77,13 @@ class Tally:
         self.total += np.bincount(flat.ids, minlength=self.vocab_size)
         groups = held_out_groups(hashes, self.holdout)
         (held,) = np.nonzero(groups >= 0)
-        if len(held):
-            rows = [flat.ids[flat.offsets[i] : flat.offsets[i + 1]] for i in held]
-            cells = np.concatenate(rows, dtype=np.uint32, casting="unsafe")
-            cells += np.repeat((groups[held] * self.vocab_size).astype(np.uint32), flat.lengths[held])
-            self._cells.append(cells)
-            self._cell_count += len(cells)
-            if self._cell_count > self.MAX_CELLS:
-                self._sum_up()
+        for i, group in zip(held.tolist(), groups[held].tolist(), strict=True):
+            # Copies, so that the rest of the batch can go.
+            ids = flat.ids[flat.offsets[i] : flat.offsets[i + 1]].copy()
+            self._kept.setdefault(group, []).append(ids)
+            self._kept_ids += len(ids)
+        if self._kept_ids > self.MAX_KEPT:
+            self._sum_up()
         self.documents[0] += len(hashes) - len(held)
         self.documents[1] += len(held)
         self.content_sum = (self.content_sum + int(hashes.sum(dtype=np.uint64))) % 2**64
@@ -83,7 +95,13 @@ class Tally:
         return self._held_out
 
     def _sum_up(self) -> None:
-        if self._cells:
-            cells, counts = np.unique(np.concatenate(self._cells), return_counts=True)
-            self._held_out = self._held_out.plus(SparseHistogram(cells.astype(np.int64), counts.astype(np.int64)))
-            self._cells, self._cell_count = [], 0
+        if not self._kept:
+            return
+        parts = [
+            SparseHistogram.of_ids(np.concatenate(rows), self.vocab_size).moved(group * self.vocab_size)
+            for group, rows in sorted(self._kept.items())
+        ]
+        cells = np.concatenate([part.cells for part in parts])
+        counts = np.concatenate([part.counts for part in parts])
+        self._held_out = self._held_out.plus(SparseHistogram(cells, counts))
+        self._kept, self._kept_ids = {}, 0
