@@ -15,6 +15,7 @@ from vocabtrim_core.evaluation.comparison import Contest, Run
 from vocabtrim_core.evaluation.explaining import CostlyToken, costly_tokens
 from vocabtrim_core.evaluation.measuring import Measured, Point, measure
 from vocabtrim_core.evaluation.profile import LatencyProfile
+from vocabtrim_core.evaluation.teacher_forcing import heads_by_depth, longest_draft
 from vocabtrim_core.evaluation.trace import Trace, TunePrompt, kept_trace
 from vocabtrim_core.evaluation.tuning import Tuned, tune
 
@@ -57,7 +58,7 @@ class TuneSession:
         """What cost acceptance at one point, worked out once."""
         key = (models.ranking.digest, k, gamma)
         if key not in self.costly:
-            self.costly[key] = costly_tokens(self.trace, models.head, k, gamma)
+            self.costly[key] = costly_tokens(self.trace, heads_by_depth(models.pair, models.head), k, gamma)
         return self.costly[key]
 
 
@@ -81,6 +82,7 @@ def start(
     if not prompts:
         raise SettingError("There are no prompts to tune on. Choose at least one task, or upload some.")
     one = contest(models, settings)
+    gammas = gammas[: longest_draft(models.pair, max(gammas))]
     how = GenerationSettings(max(gammas), settings.max_new_tokens, settings.generation.sampling)
     trace = kept_trace(cache_root() / "traces", models.pair, prompts, how, one.stop, report)
     return TuneSession(key, prompts, gammas, trace)

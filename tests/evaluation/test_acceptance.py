@@ -45,7 +45,7 @@ def check_greedy(pair: ModelPair, ranking: torch.Tensor, k: int, gamma: int, lim
     head = pair.drafter.head.reordered(ranking)
     stop = StopCondition(frozenset([eos]))
     trace = record(pair, PROMPTS, GenerationSettings(8, limit), stop, quiet)
-    found = acceptance(acceptance_chances(trace, head, [k]), [gamma], [k])
+    found = acceptance(acceptance_chances(trace, [head], [k]), [gamma], [k])
     runs = []
     for prompt, text in zip(PROMPTS, trace.texts, strict=True):
         drafter = IndependentDrafter(pair.drafter.new_backbone(), head, k, pair.drafter.max_length)
@@ -82,7 +82,7 @@ def test_every_k_at_once_is_each_k_alone_and_the_engine() -> None:
     ks, gammas = list(range(2, VOCAB + 1, 3)), [1, 3, 8]
     head = DRAFTER.head.reordered(RANKING)
     trace = record(PAIR, PROMPTS, GenerationSettings(8, 25), StopCondition(frozenset()), quiet)
-    found = acceptance(acceptance_chances(trace, head, ks), gammas, ks)
+    found = acceptance(acceptance_chances(trace, [head], ks), gammas, ks)
     for row, gamma in enumerate(gammas):
         for column, k in enumerate(ks):
             runs = [
@@ -104,7 +104,7 @@ def test_a_token_that_the_head_lacks_is_out_of_vocabulary_at_every_k() -> None:
     head = DRAFTER.head.reordered(torch.arange(20))
     trace = record(PAIR, PROMPTS, GenerationSettings(8, 25), StopCondition(frozenset()), quiet)
     assert any((text.output_ids >= 20).any() for text in trace.texts)
-    found = acceptance(acceptance_chances(trace, head, [20]), [3], [20])
+    found = acceptance(acceptance_chances(trace, [head], [20]), [3], [20])
     runs = [
         decode(TARGET, IndependentDrafter(DRAFTER.new_backbone(), head, 20, 256), prompt.ids, GenerationSettings(3, 25))
         for prompt in PROMPTS
@@ -146,7 +146,7 @@ def test_w_is_the_law_that_the_engine_samples_from(sampling: SamplingSettings) -
     head = pair.drafter.head.reordered(ranking)
     ks = list(range(1, TOY + 1))
     trace = record(pair, [TunePrompt((1, 0))], GenerationSettings(3, 40, sampling), StopCondition(frozenset()), quiet)
-    chances = acceptance_chances(trace, head, ks)[0]
+    chances = acceptance_chances(trace, [head], ks)[0]
     before = [0, *trace.texts[0].output_ids[:-1]]
     for position, (last, token) in enumerate(zip(before, trace.texts[0].output_ids, strict=True)):
         target_prob = float(law(pair.target.table[last][None], sampling)[0, token])  # type: ignore[attr-defined]
@@ -169,7 +169,7 @@ def test_sampled_cycles_are_the_engines_on_average(sampling: SamplingSettings) -
     how, never = GenerationSettings(3, 20, sampling), StopCondition(frozenset([5]))
     trace = record(pair, [TunePrompt((1, 0))] * 400, how, never, quiet)
     ks = [5, TOY]
-    expected = acceptance(acceptance_chances(trace, head, ks), [1, 3], ks)
+    expected = acceptance(acceptance_chances(trace, [head], ks), [1, 3], ks)
     for row, gamma in enumerate([1, 3]):
         for column, k in enumerate(ks):
             runs = []
@@ -194,14 +194,14 @@ def test_what_a_token_costs_is_what_pinning_it_saves(gamma: int) -> None:
     prompts = [TunePrompt(prompt.ids, task) for prompt, task in zip(PROMPTS, ("qa", "code", "qa"), strict=True)]
     trace = record(PAIR, prompts, GenerationSettings(8, 25), StopCondition(frozenset()), quiet)
     head = DRAFTER.head.reordered(RANKING)
-    base = acceptance(acceptance_chances(trace, head, [k]), [gamma], [k]).cycles.sum(axis=(1, 2, 3))
-    found = costly_tokens(trace, head, k, gamma)
+    base = acceptance(acceptance_chances(trace, [head], [k]), [gamma], [k]).cycles.sum(axis=(1, 2, 3))
+    found = costly_tokens(trace, [head], k, gamma)
     outside = set(RANKING[k:].tolist())
     assert {one.token_id for one in found} == outside & {int(i) for text in trace.texts for i in text.output_ids}
     assert found == sorted(found, key=lambda one: -one.lost) and found[0].lost > 0
     for one in found:
         pinned = [one.token_id, *(i for i in RANKING.tolist() if i != one.token_id)]
-        chances = acceptance_chances(trace, DRAFTER.head.reordered(torch.tensor(pinned)), [k + 1])
+        chances = acceptance_chances(trace, [DRAFTER.head.reordered(torch.tensor(pinned))], [k + 1])
         after = acceptance(chances, [gamma], [k + 1]).cycles.sum(axis=(1, 2, 3))
         touched = np.array([one.token_id in text.output_ids for text in trace.texts])
         assert one.lost == ((base - after) * touched).sum()
@@ -216,10 +216,10 @@ def test_what_a_token_costs_when_sampling(sampling: SamplingSettings) -> None:
     head = pair.drafter.head.reordered(torch.arange(TOY))
     how = GenerationSettings(3, 60, sampling)
     trace = record(pair, [TunePrompt((1, 0))], how, StopCondition(frozenset()), quiet)
-    base = acceptance(acceptance_chances(trace, head, [6]), [2], [6]).cycles.sum()
-    for one in costly_tokens(trace, head, 6, 2):
+    base = acceptance(acceptance_chances(trace, [head], [6]), [2], [6]).cycles.sum()
+    for one in costly_tokens(trace, [head], 6, 2):
         pinned = torch.tensor([one.token_id, *(i for i in range(TOY) if i != one.token_id)])
-        chances = acceptance_chances(trace, pair.drafter.head.reordered(pinned), [7])
+        chances = acceptance_chances(trace, [pair.drafter.head.reordered(pinned)], [7])
         lost = base - acceptance(chances, [2], [7]).cycles.sum()
         exact = not (sampling.top_k or sampling.min_p or sampling.top_p < 1)
         assert one.lost == pytest.approx(lost, abs=1e-4 if exact else 2)

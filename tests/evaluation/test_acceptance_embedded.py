@@ -29,7 +29,7 @@ def test_greedy_counts_are_the_engines_on_the_embedded_pair(embedded_pair_fp32: 
     prompts = [TunePrompt(tuple(pair.tokenizer.encode_prompt(text))) for text in PROMPTS]
     trace = record(pair, prompts, GenerationSettings(3, 14), stop, quiet)
     ks, gammas = [128, 4096], [3]
-    found = acceptance(acceptance_chances(trace, head, ks), gammas, ks)
+    found = acceptance(acceptance_chances(trace, [head], ks), gammas, ks)
     for row, gamma in enumerate(gammas):
         for column, k in enumerate(ks):
             contest = Contest(pair, head, k, GenerationSettings(gamma, 14), stop)

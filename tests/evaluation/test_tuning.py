@@ -154,6 +154,6 @@ def test_measured_points_are_real_runs(tiny_pair: ModelPair) -> None:
     assert measured[0].speedup == Spread(1.0, 1.0, 1.0) and measured[0].tau == 1.0
     trace = record(tiny_pair, PROMPTS, GenerationSettings(3, 12), NEVER, lambda share, text: None)
     for one in measured[1:]:
-        expected = acceptance(acceptance_chances(trace, head, [one.k]), [one.gamma], [one.k]).tau[0, 0]
+        expected = acceptance(acceptance_chances(trace, [head], [one.k]), [one.gamma], [one.k]).tau[0, 0]
         assert one.tau == pytest.approx(expected)
     assert all(len(row) == 3 for rows in runs.values() for row in rows)

@@ -11,6 +11,7 @@ from vocabtrim_core.commands.tasks import check_repeats, chosen_prompts, in_toke
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.embedded import Progress
 from vocabtrim_core.evaluation.measuring import VANILLA, Measured, measure
+from vocabtrim_core.evaluation.teacher_forcing import longest_draft
 from vocabtrim_core.evaluation.trace import kept_trace
 from vocabtrim_core.evaluation.tuning import Prediction, Tuned, tune
 from vocabtrim_core.vocabulary import check_k
@@ -24,10 +25,12 @@ def run(arguments: Namespace, report: Progress) -> dict:
     settings = GenerationSettings(max(arguments.gammas), arguments.max_new_tokens, sampling)
     texts = chosen_prompts(arguments.prompts, arguments.limit)
     contest, ranking = open_contest(arguments, settings, report)
+    longest = longest_draft(contest.pair, max(arguments.gammas))
+    gammas = [gamma for gamma in arguments.gammas if gamma <= longest] or [longest]
     measured_ks = [check_k(ranking, ranking.vocab_size if k is None else k) for k in arguments.measure]
     prompts = in_tokens(texts, contest.pair.tokenizer)
     trace = kept_trace(arguments.keep, contest.pair, prompts, settings, contest.stop, report)
-    tuned = tune(contest, ranking, trace, arguments.gammas, measured_ks, arguments.dtype, report)
+    tuned = tune(contest, ranking, trace, gammas, measured_ks, arguments.dtype, report)
     measured: list[Measured] = []
     if measured_ks:
         points = [(k, tuned.recommendation.gamma) for k in measured_ks]
@@ -46,7 +49,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
             "vocab_size": ranking.vocab_size,
             "prompts": len(prompts),
             "tokens": trace.tokens,
-            "gammas": list(arguments.gammas),
+            "gammas": gammas,
             "max_new_tokens": arguments.max_new_tokens,
             "stop": arguments.stop,
             **asdict(sampling),

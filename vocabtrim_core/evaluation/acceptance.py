@@ -76,18 +76,21 @@ def acceptance(chances: Sequence[Chances], gammas: Sequence[int], ks: Sequence[i
     return Acceptance(tuple(gammas), tuple(ks), tokens, cycles, rejections, outside, first)
 
 
-def acceptance_chances(trace: Trace, head: RankedHead, ks: Sequence[int]) -> list[Chances]:
-    """w for every text of the trace at each k, of a drafter whose head is in rank order."""
-    return [text_chances(text, head, trace.sampling, ks) for text in trace.texts]
+def acceptance_chances(trace: Trace, heads: Sequence[RankedHead], ks: Sequence[int]) -> list[Chances]:
+    """w for every text of the trace at each k. `heads` are in rank order, one a depth or one for all."""
+    return [text_chances(text, heads, trace.sampling, ks) for text in trace.texts]
 
 
 @torch.inference_mode()
-def text_chances(text: TracedText, head: RankedHead, sampling: SamplingSettings, ks: Sequence[int]) -> Chances:
+def text_chances(
+    text: TracedText, heads: Sequence[RankedHead], sampling: SamplingSettings, ks: Sequence[int]
+) -> Chances:
     """w of one text at each k: one pass of the full head over the drafter's states."""
+    head = heads[0]
     ranks = _ranks(head, text.output_ids)  # [L]
     depths, length, _ = text.states.shape
     accepted = np.zeros((depths, length, len(ks)))
-    for depth, start, logits in _logits(text, head):
+    for depth, start, logits in _logits(text, heads):
         rows = slice(start, start + len(logits))
         probs = torch.from_numpy(text.target_probs[rows])
         rank = torch.from_numpy(ranks[rows])
@@ -112,11 +115,11 @@ def _ranks(head: RankedHead, ids: np.ndarray) -> np.ndarray:
     return rank_of[ids]
 
 
-def _logits(text: TracedText, head: RankedHead) -> Iterator[tuple[int, int, torch.Tensor]]:
+def _logits(text: TracedText, heads: Sequence[RankedHead]) -> Iterator[tuple[int, int, torch.Tensor]]:
     """Depth, first position and logits [n, V] of the rank-ordered head, a few rows at a time."""
     for depth, states in enumerate(text.states):
         for start in range(0, len(states), ROWS):
-            yield depth, start, head.logits(states[start : start + ROWS])
+            yield depth, start, heads[min(depth, len(heads) - 1)].logits(states[start : start + ROWS])
 
 
 def _greedy(logits: torch.Tensor, ranks: torch.Tensor, ks: Sequence[int]) -> torch.Tensor:

@@ -33,13 +33,13 @@ class CostlyToken:
 
 
 @torch.inference_mode()
-def costly_tokens(trace: Trace, head: RankedHead, k: int, gamma: int, limit: int = 200) -> list[CostlyToken]:
+def costly_tokens(trace: Trace, heads: Sequence[RankedHead], k: int, gamma: int, limit: int = 200) -> list[CostlyToken]:
     """The tokens outside the first k ranks that cost most, the costliest first, of the `limit` most frequent ones.
 
     Every token is tried by itself: the kept tokens and it, at the same gamma. That is exact, its new rivalry with the
     kept tokens included; only with top-k, top-p or min-p the latter is left out, since there it takes a law for each.
     """
-    rank_of = {token: rank for rank, token in enumerate(head.ranking.tolist())}
+    rank_of = {token: rank for rank, token in enumerate(heads[0].ranking.tolist())}
     counts = Counter(token for text in trace.texts for token in text.output_ids.tolist())
     outside = [token for token, _ in counts.most_common() if k <= rank_of.get(token, -1)][:limit]
     saved: dict[int, dict[str, float]] = {token: {} for token in outside}
@@ -48,8 +48,8 @@ def costly_tokens(trace: Trace, head: RankedHead, k: int, gamma: int, limit: int
         here = [token for token in outside if token in set(text.output_ids.tolist())]
         if not here:
             continue
-        base = text_chances(text, head, trace.sampling, [k])
-        columns = _with_each(text, head, trace.sampling, k, base, [rank_of[token] for token in here])
+        base = text_chances(text, heads, trace.sampling, [k])
+        columns = _with_each(text, heads, trace.sampling, k, base, [rank_of[token] for token in here])
         walked = acceptance([Chances(columns, base.ranks, text.room)], [gamma], range(columns.shape[-1]))
         cycles = walked.cycles.sum(axis=(0, 1, 2))
         before = acceptance([base], [gamma], [k]).cycles.sum()
@@ -65,18 +65,24 @@ def costly_tokens(trace: Trace, head: RankedHead, k: int, gamma: int, limit: int
 
 
 def _with_each(
-    text: TracedText, head: RankedHead, sampling: SamplingSettings, k: int, base: Chances, ranks: Sequence[int]
+    text: TracedText,
+    heads: Sequence[RankedHead],
+    sampling: SamplingSettings,
+    k: int,
+    base: Chances,
+    ranks: Sequence[int],
 ) -> np.ndarray:
     """w [D, L, C] where each of C tokens outside, given by its rank, is kept as well (as pinned: before the others)."""
     own_rank = torch.from_numpy(base.ranks)
-    known = own_rank < head.vocab_size
+    vocab_size = heads[0].vocab_size
+    known = own_rank < vocab_size
     added = torch.tensor(ranks)
     is_it = own_rank[:, None] == added  # [L, C]
     result = np.repeat(base.accepted, len(ranks), axis=-1)
     filtered = not sampling.greedy and (sampling.top_k or sampling.top_p < 1 or sampling.min_p)
     for depth, states in enumerate(text.states):
-        logits = head.logits(states)  # [L, V]
-        own = logits.gather(-1, own_rank.clamp(max=head.vocab_size - 1)[:, None]).float()  # [L, 1]
+        logits = heads[min(depth, len(heads) - 1)].logits(states)  # [L, V]
+        own = logits.gather(-1, own_rank.clamp(max=vocab_size - 1)[:, None]).float()  # [L, 1]
         theirs = logits[:, added].float()  # [L, C]
         if sampling.greedy:
             best = logits[:, :k].float().amax(-1, keepdim=True)  # [L, 1]

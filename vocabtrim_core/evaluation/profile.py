@@ -32,10 +32,10 @@ class LatencyProfile:
     """Seconds of the parts of a cycle, in R rounds at C context lengths.
 
     `drafts` are the measured draft lengths, 0 (vanilla) the first, `ks` the measured sizes of the head. `verification`
-    (the target's pass over one token more than the draft, its head included) and `rest` are float64[C, R, G]; `body`
-    float64[C, R, G] is a draft's whole time in the drafter's body; `head` float64[C, R, K] that of its head for one
-    token. `first` float64[C, R] is the target's head alone, all that vanilla's first cycle runs. `alone` are the same
-    sizes of the head timed outside a cycle.
+    (the target's pass over one token more than the draft, its head included) and `rest` (all that is not named here)
+    are float64[C, R, G]; `body` float64[C, R, G] is a draft's whole time in the drafter's body; `head` float64[C, R, K]
+    that of its head for one token. `first` float64[C, R] is the target's head alone, all that vanilla's first cycle
+    runs. `alone` are the same sizes of the head timed outside a cycle.
     """
 
     contexts: tuple[int, ...]
@@ -142,8 +142,12 @@ def measure_profile(
             parts[gamma] += full
             heads[k] += [cycle.times.drafter_head / gamma for cycle in full if gamma]
         for column, draft in enumerate(drafts):
-            for values, name in ((verification, "verification"), (rest, "rest"), (body, "drafter_body")):
-                values[place, turn, column] = np.median([getattr(cycle.times, name) for cycle in parts[draft]])
+            times = [cycle.times for cycle in parts[draft]]
+            verification[place, turn, column] = np.median([one.verification for one in times])
+            body[place, turn, column] = np.median([one.drafter_body for one in times])
+            rest[place, turn, column] = np.median(
+                [one.total - one.drafter_body - one.drafter_head - one.verification for one in times]
+            )
         head[place, turn] = [np.median(heads[k]) for k in sizes]
     alone = tuple(time_head(contest.ranked_head, sizes, repeats=3))
     contexts = tuple(len(ids) for ids in texts)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from zipfile import BadZipFile
@@ -24,7 +23,7 @@ from vocabtrim_core.decoding.engine import GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.evaluation.teacher_forcing import drafter_states
+from vocabtrim_core.evaluation.teacher_forcing import depths, drafter_states, weights
 from vocabtrim_core.models import DTYPES, LanguageModel, ModelPair
 from vocabtrim_core.sampling import SamplingSettings
 
@@ -193,8 +192,9 @@ def trace_key(pair: ModelPair, prompts: Sequence[TunePrompt], settings: Generati
     sampling = SamplingSettings() if settings.sampling.greedy else settings.sampling
     parts = {
         "format": FORMAT,
-        "target": weights_digest(pair.target),
-        "drafter": weights_digest(pair.drafter),
+        "target": _target_digest(pair.target),
+        "drafter": _digest(pair.drafter.name, weights(pair)),
+        "depths": depths(pair, settings.gamma),
         "lengths": [pair.target.max_length, pair.drafter.max_length],
         "prompts": [[prompt.ids, prompt.task, prompt.where] for prompt in prompts],
         "max_new_tokens": settings.max_new_tokens,
@@ -205,14 +205,20 @@ def trace_key(pair: ModelPair, prompts: Sequence[TunePrompt], settings: Generati
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def weights_digest(model: LanguageModel) -> str:
-    """Sha256 of a model's weights (names, dtypes, shapes, bytes), body and head."""
-    digest = hashlib.sha256(f"{model.head.logit_scale} {model.head.soft_cap} {model.body.config}".encode())
-    tensors = itertools.chain(model.body.state_dict().items(), [("head", model.head.weight), ("bias", model.head.bias)])
+def _target_digest(target: LanguageModel) -> str:
+    head = target.head
+    tensors = [*target.body.state_dict().items(), ("head", head.weight)]
+    if head.bias is not None:
+        tensors.append(("bias", head.bias))
+    return _digest(f"{head.logit_scale} {head.soft_cap} {target.body.config}", tensors)
+
+
+def _digest(also: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """Sha256 of weights: names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256(also.encode())
     for name, tensor in tensors:
-        if tensor is not None:
-            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-            digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -17,6 +17,7 @@ from vocabtrim_core.evaluation.acceptance import Acceptance, acceptance, accepta
 from vocabtrim_core.evaluation.comparison import Contest
 from vocabtrim_core.evaluation.profile import LatencyProfile, measure_profile
 from vocabtrim_core.evaluation.spread import Spread
+from vocabtrim_core.evaluation.teacher_forcing import heads_by_depth
 from vocabtrim_core.evaluation.trace import Trace
 from vocabtrim_core.models import ModelPair
 from vocabtrim_core.vocabulary import Ranking
@@ -240,7 +241,7 @@ def tune(
     began = time.perf_counter()
     on_progress(0.0, "Working out the acceptance at every k")
     ks = sizes(ranking, also)
-    found = acceptance(acceptance_chances(trace, contest.ranked_head, ks), gammas, ks)
+    found = acceptance(acceptance_chances(trace, heads_by_depth(contest.pair, contest.ranked_head), ks), gammas, ks)
     if profile is None:
         profile = measure_profile(contest, trace, gammas, timed_sizes(ranking), dtype, on_progress)
     prediction = predict(found, trace, profile, parameter_ratio(contest.pair))
