@@ -104,7 +104,6 @@ def test_rewinding_nothing_keeps_everything_and_too_much_is_a_bug() -> None:
 def test_a_recurrent_state_that_cannot_be_rewound_is_refused() -> None:
     """Bug: a state-space model goes on from a state that has read rejected tokens, and its text changes silently."""
     body = causal_lm(0, MambaConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2)).base_model
-    backbone = TransformersBackbone(body)
-    backbone.run(text()[:5])
-    with pytest.raises(ModelError, match="cannot be rewound"):
-        backbone.rewind(1)
+    for trees in (False, True):
+        with pytest.raises(ModelError, match="cannot be rewound"):
+            TransformersBackbone(body).check(trees)

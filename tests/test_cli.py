@@ -267,8 +267,7 @@ def test_compare_with_embedded_pair(run_json: Json) -> None:
     for figures in result["methods"].values():
         assert {"median", "low", "high"} == figures["tokens_per_second"].keys()
         times = figures["cycle_time"]
-        parts = [times[part] for part in ("drafter_body", "drafter_head", "verification", "rest")]
-        assert times["total"] == pytest.approx(sum(parts))
+        assert times.pop("total") == pytest.approx(sum(times.values()))
     trimmed = result["methods"]["trimmed"]
     assert result["speedup_vs_vanilla"] == trimmed["speedup_vs_vanilla"]
     assert result["speedup_vs_untrimmed"] == trimmed["speedup_vs_untrimmed"]

@@ -68,3 +68,14 @@ def probability_of(logits: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """Softmax probability, float32 [n], of one index a row: `logits` [n, V], `indices` int64[n]."""
     scores = logits.float()
     return (scores.gather(-1, indices[:, None])[:, 0] - scores.logsumexp(-1)).exp()
+
+
+def probability_at(logits: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Softmax probability, float32 [n], of `ids` int64[n], each in its row of `logits` [m, V]: `rows` int64[n].
+
+    At a `temperature`, of which 0 (greedy) counts as 1.
+    """
+    used, place = rows.unique(return_inverse=True)
+    scale = temperature or 1.0
+    normaliser = (logits[used].float() / scale).logsumexp(-1)
+    return (logits[rows, ids].float() / scale - normaliser[place]).exp()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.toys import causal_lm, drafter_of, language_model
 from vocabtrim_core.drafters.independent import IndependentDrafter
 from vocabtrim_core.sampling import SamplingSettings, law
+from vocabtrim_core.trees import DraftShape
 
 VOCAB, K = 32, 12
 GREEDY, SAMPLED = SamplingSettings(), SamplingSettings(temperature=0.8, top_p=0.9, top_k=9, min_p=0.01)
@@ -38,7 +39,7 @@ def test_a_greedy_draft_is_the_best_kept_token_each_time(prompt: list[int]) -> N
     """Bug: ranks fed back as if they were target ids; a prompt of one token lost; the draft not over the kept set."""
     drafter = new_drafter()
     drafter.begin(torch.tensor(prompt), NO_STATES)
-    draft = drafter.propose(5, GREEDY, generator())
+    draft = drafter.propose(DraftShape(5), GREEDY, generator())
     assert draft.laws is None
     text = list(prompt)
     for token, rank, prob in zip(draft.ids.tolist(), draft.ranks.tolist(), draft.probs.tolist(), strict=True):
@@ -53,7 +54,7 @@ def test_a_sampled_draft_tells_the_law_that_it_was_drawn_from() -> None:
     """Bug: laws unwarped, or not renormalised on the kept set; drawn ids that do not belong to their ranks."""
     drafter = new_drafter()
     drafter.begin(torch.tensor([3, 4, 5]), NO_STATES)
-    draft = drafter.propose(6, SAMPLED, generator())
+    draft = drafter.propose(DraftShape(6), SAMPLED, generator())
     assert draft.laws is not None and draft.laws.shape == (6, K) and draft.laws.dtype == torch.float32
     text = [3, 4, 5]
     for position, (token, rank) in enumerate(zip(draft.ids.tolist(), draft.ranks.tolist(), strict=True)):
@@ -70,7 +71,7 @@ def test_a_draft_depends_on_its_generator_only() -> None:
     for _ in range(2):
         drafter = new_drafter()
         drafter.begin(torch.tensor([3, 4]), NO_STATES)
-        drafts.append(drafter.propose(8, SAMPLED, generator()).ids.tolist())
+        drafts.append(drafter.propose(DraftShape(8), SAMPLED, generator()).ids.tolist())
         torch.manual_seed(len(drafts))
     assert drafts[0] == drafts[1]
 
@@ -90,11 +91,11 @@ def test_the_cache_stays_in_step_with_the_text(
     drafter.begin(torch.tensor(prompt), NO_STATES)
     text = list(prompt)
     for gamma, accepted, next_id in cycles:
-        draft = drafter.propose(gamma, sampling, drawing)
+        draft = drafter.propose(DraftShape(gamma), sampling, drawing)
         accepted = min(accepted, gamma)
-        drafter.settle(accepted, next_id, NO_STATES)
+        drafter.settle(torch.arange(accepted), next_id, NO_STATES)
         text += [*draft.ids.tolist()[:accepted], next_id]
-    probe = drafter.propose(1, SamplingSettings(temperature=1), drawing)
+    probe = drafter.propose(DraftShape(1), SamplingSettings(temperature=1), drawing)
     assert probe.laws is not None
     torch.testing.assert_close(probe.laws[0], kept_logits(text).softmax(-1).float())
 
@@ -104,7 +105,7 @@ def test_a_drafter_can_begin_again() -> None:
     drafter = new_drafter()
     for prompt in ([1, 2, 3], [4], [9, 8]):
         drafter.begin(torch.tensor(prompt), NO_STATES)
-        draft = drafter.propose(2, GREEDY, generator())
+        draft = drafter.propose(DraftShape(2), GREEDY, generator())
         assert int(draft.ids[0]) == int(RANKING[int(kept_logits(prompt).argmax())])
 
 
@@ -112,5 +113,5 @@ def test_times_are_split_and_not_negative() -> None:
     """Bug: the head's time counted as the body's, or a clock read twice."""
     drafter = new_drafter()
     drafter.begin(torch.tensor([1, 2]), NO_STATES)
-    draft = drafter.propose(3, GREEDY, generator())
+    draft = drafter.propose(DraftShape(3), GREEDY, generator())
     assert draft.body_seconds > 0 and draft.head_seconds > 0
