@@ -53,7 +53,8 @@ class TokenTree:
     """Which token follows which, of n tokens.
 
     `parents` int64[n]: the index of the token before each, or -1 where that is the last one before the tree. A parent
-    comes before its children, and siblings come in the order in which they are tried, all different tokens.
+    comes before its children, and siblings come in the order in which they are tried. Siblings that were chosen, not
+    drawn, are different tokens.
     """
 
     parents: torch.Tensor

@@ -73,7 +73,7 @@ def test_residual_law_is_a_law_over_the_full_vocabulary(seed: int, k: int, same:
 
 def test_a_token_that_the_target_never_says_is_never_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: `>` for `>=`: a uniform draw of exactly 0 accepts a token of probability 0 (one in 2^24)."""
-    monkeypatch.setattr(torch, "rand", lambda size, generator: torch.zeros(size))
+    monkeypatch.setattr(torch, "rand", lambda *size, generator: torch.zeros(*size))
     target_laws = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
     for laws in (torch.tensor([[1.0, 0.0]]), None):
         draft = chain(torch.tensor([0]), torch.tensor([0]), laws)

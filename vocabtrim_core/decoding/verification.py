@@ -55,30 +55,53 @@ def residual_law(target_probs: torch.Tensor, draft_probs: torch.Tensor, kept: to
     return left / total if total > 0 else target_probs
 
 
-# What a chosen token's draft law gives it: it was not drawn.
-_CERTAIN = torch.ones(1)
-
-
 def verify_sampled(
     law_of: Callable[[int], torch.Tensor], draft: Draft, kept: torch.Tensor, generator: torch.Generator
 ) -> Verdict:
     """Speculative sampling. `law_of` gives the target's law, float32 [V], of a row; `kept` int64[k] are the target ids
     of the columns of `draft.laws`."""
-    ids, ranks, children = draft.ids.tolist(), draft.ranks.tolist(), draft.tree.children
     path: list[int] = []
     node: int | None = -1
     while node is not None:
-        left = law_of(node + 1)
-        siblings, node = children[node], None
-        for child in siblings:
-            draft_prob = 1.0 if draft.laws is None else float(draft.laws[child, ranks[child]])
-            probability = acceptance_probability(float(left[ids[child]]), draft_prob)
-            if float(torch.rand((), generator=generator)) < probability:
-                path.append(child)
-                node = child
-                break
-            if draft.laws is None:
-                left = residual_law(left, _CERTAIN, draft.ids[child : child + 1])
-            else:
-                left = residual_law(left, draft.laws[child], kept)
+        siblings, left = draft.tree.children[node], law_of(node + 1)
+        if draft.laws is None:
+            node, left = _try_chosen(siblings, left, draft, generator)
+        else:
+            node, left = _try_drawn(siblings, left, draft, kept, generator)
+        if node is not None:
+            path.append(node)
     return Verdict(tuple(path), draw(left, generator))
+
+
+def _try_drawn(
+    siblings: tuple[int, ...], left: torch.Tensor, draft: Draft, kept: torch.Tensor, generator: torch.Generator
+) -> tuple[int | None, torch.Tensor]:
+    """The sibling that is accepted, if one is, and what is left of the target's law `left` [V] for another token."""
+    assert draft.laws is not None
+    for child in siblings:
+        target_prob, draft_prob = float(left[draft.ids[child]]), float(draft.laws[child, draft.ranks[child]])
+        if float(torch.rand((), generator=generator)) < acceptance_probability(target_prob, draft_prob):
+            return child, left
+        left = residual_law(left, draft.laws[child], kept)
+    return None, left
+
+
+def _try_chosen(
+    siblings: tuple[int, ...], left: torch.Tensor, draft: Draft, generator: torch.Generator
+) -> tuple[int | None, torch.Tensor]:
+    """The same for siblings that were not drawn: the draft's law of each one is 1 at the token itself.
+
+    So it is accepted with its probability in what is left, and what is left after a rejection is the rest without it.
+    """
+    if not siblings:
+        return None, left
+    ids = draft.ids[list(siblings)]
+    chances = torch.rand(len(siblings), generator=generator).tolist()
+    rest = 1.0
+    for child, prob, chance in zip(siblings, left[ids].tolist(), chances, strict=True):
+        if chance * rest < prob:
+            return child, left
+        rest -= prob
+    without = left.index_fill(0, ids, 0.0)
+    # Nothing left is rounding, as in `residual_law`; what is left need not sum to 1 to be drawn from.
+    return None, without if bool(without.any()) else left
