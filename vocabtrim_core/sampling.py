@@ -76,6 +76,12 @@ def probability_at(logits: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, 
     At a `temperature`, of which 0 (greedy) counts as 1.
     """
     used, place = rows.unique(return_inverse=True)
-    scale = temperature or 1.0
-    normaliser = (logits[used].float() / scale).logsumexp(-1)
-    return (logits[rows, ids].float() / scale - normaliser[place]).exp()
+    return softmax(logits[used], temperature)[place, ids]
+
+
+def softmax(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """float32 probabilities of `logits` [n, V] at a `temperature`, of which 0 (greedy) counts as 1."""
+    if temperature not in (0, 1):
+        logits = logits.float() / temperature
+    # Fused, unlike logsumexp, which takes twice as long.
+    return torch.softmax(logits, dim=-1, dtype=torch.float32)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from vocabtrim_core.errors import SettingError
+from vocabtrim_core.sampling import softmax
 
 MAX_DEPTH = 32
 MAX_BRANCHES = 64
@@ -170,12 +171,10 @@ def _best(totals: torch.Tensor, count: int) -> torch.Tensor:
 def top_children(logits: torch.Tensor, branches: int, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
     """The most probable next tokens: log-probabilities float32 [n, b] and ranks int64 [n, b], best first.
 
-    `logits` [n, k] are divided by `temperature` (0, greedy, counts as 1). b is `branches`, or k if that is less.
+    `logits` [n, k] are taken at `temperature` (0, greedy, counts as 1). b is `branches`, or k if that is less.
     """
-    values, ranks = logits.topk(min(branches, logits.shape[-1]))
-    scale = 1 / (temperature or 1.0)
-    normaliser = (logits.float() * scale if scale != 1 else logits.float()).logsumexp(-1, keepdim=True)
-    return (values.float() * scale - normaliser).clamp(max=0), ranks
+    probs, ranks = softmax(logits, temperature).topk(min(branches, logits.shape[-1]))
+    return probs.log().clamp(max=0), ranks
 
 
 def product_tree(probs: Sequence[Sequence[float]] | torch.Tensor, nodes: int) -> tuple[TokenTree, torch.Tensor]:

@@ -252,7 +252,8 @@ def _accept(
         return laws[row]
 
     if sampling.greedy:
-        verdict = verify_greedy(lambda row: int(logits[row].argmax()), ids, tree)
+        # In half precision argmax is slow.
+        verdict = verify_greedy(lambda row: int(logits[row].float().argmax()), ids, tree)
     else:
         verdict = verify_sampled(law_of, draft, draft.ids if drafter is None else drafter.kept, generator)
     # The rest is for the record.
