@@ -300,7 +300,7 @@ def test_human_output(tiny: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--k", "50", "--max-new-tokens", "5", "--repeats", "1", *tiny.pair]
     assert main(["compare", "--prompt", PROMPT, *arguments]) == 0
     output = capsys.readouterr().out
-    for words in ("Records skipped: 1.", "held-out", "acceptance length", "The outputs of all three are identical."):
+    for words in ("Records skipped: 1.", "held-out", "acceptance length", "All outputs are identical."):
         assert words in output
 
 

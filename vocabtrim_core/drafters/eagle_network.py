@@ -140,8 +140,8 @@ class _Attention(nn.Module):
         queries = rotate(self._heads(self.q_proj(inputs)), cos, sin)  # [B, heads, L, d]
         keys = rotate(self._heads(self.k_proj(inputs)), cos, sin)  # [B, kv heads, L, d]
         values = self._heads(self.v_proj(inputs))
-        count, before = queries.shape[2], past.length if past else 0
-        if past:
+        count, before = queries.shape[2], 0 if past is None else past.length
+        if past is not None:
             keys, values = past.extend(keys, values)  # [B, kv heads, past + L, d]
         if mask is None and not before:
             mixed = scaled_dot_product_attention(queries, keys, values, is_causal=count > 1, enable_gqa=True)
