@@ -22,8 +22,15 @@ COLOURS: dict[Method, str] = {"vanilla": GREY, "untrimmed": BLUE, "trimmed": TEA
 LINES = (TEAL, VIOLET, BLUE, "#c2557a", "#6d9a3a", GREY)  # Orange is for laws and marks.
 BAND = "rgba(23, 152, 154, 0.28)"
 NAMES: dict[Method, str] = {"vanilla": "Vanilla", "untrimmed": "Full vocabulary", "trimmed": "Trimmed"}
-PARTS = {"drafter_body": "drafter body", "drafter_head": "drafter head", "verification": "verification", "rest": "rest"}
-PART_COLOURS = (ORANGE, VIOLET, TEAL, GREY)
+PARTS = {
+    "drafter_body": "drafter body",
+    "drafter_head": "drafter head",
+    "verification": "verification",
+    "acceptance": "accept rule",
+    "bookkeeping": "cache bookkeeping",
+    "rest": "rest",
+}
+PART_COLOURS = (ORANGE, VIOLET, TEAL, BLUE, "#c2557a", GREY)
 
 
 def zipf(frequencies: Mapping[str, np.ndarray], fits: Mapping[str, ZipfFit], fitted: str, k: int) -> go.Figure:

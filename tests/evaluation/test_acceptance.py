@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.toys import MarkovModel, causal_lm, decode, disturbed, drafter_of, language_model, llama_config
 from vocabtrim_core.decoding.engine import Cycle, GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
-from vocabtrim_core.drafters.independent import IndependentDrafter
+from vocabtrim_core.drafters.independent import IndependentDrafter, IndependentModel
 from vocabtrim_core.evaluation.acceptance import Chances, acceptance, acceptance_chances
 from vocabtrim_core.evaluation.explaining import costly_tokens
 from vocabtrim_core.evaluation.trace import TunePrompt, record, seeded
@@ -24,7 +24,7 @@ VOCAB = 32
 TARGET_LM = causal_lm(0, llama_config(VOCAB), torch.float64)
 TARGET = language_model(TARGET_LM)
 DRAFTER = language_model(disturbed(TARGET_LM, 0.15))
-PAIR = ModelPair(TARGET, DRAFTER, None)  # type: ignore[arg-type]
+PAIR = ModelPair(TARGET, IndependentModel(DRAFTER), None)  # type: ignore[arg-type]
 RANKING = torch.randperm(VOCAB, generator=torch.Generator().manual_seed(5))
 PROMPTS = [TunePrompt((1, 2, 3)), TunePrompt((9,)), TunePrompt((4, 4, 8, 1, 0))]
 
@@ -48,7 +48,7 @@ def check_greedy(pair: ModelPair, ranking: torch.Tensor, k: int, gamma: int, lim
     found = acceptance(acceptance_chances(trace, [head], [k]), [gamma], [k])
     runs = []
     for prompt, text in zip(PROMPTS, trace.texts, strict=True):
-        drafter = IndependentDrafter(pair.drafter.new_backbone(), head, k, pair.drafter.max_length)
+        drafter = pair.drafter.new_drafter(head, k)
         run = list(generate(pair.target, drafter, list(prompt.ids), GenerationSettings(gamma, limit), stop))
         assert text.output_ids.tolist() == [token for cycle in run for token in cycle.emitted_ids]
         runs.append(run)
@@ -73,7 +73,7 @@ def test_ties_go_to_the_lower_rank_as_in_the_engine(k: int, gamma: int, eos: int
     """Bug: among equal logits the trace takes another token than the engine's argmax."""
     generator = torch.Generator().manual_seed(seed)
     tables = torch.randint(0, 3, (2, 12, 12), generator=generator).float()
-    pair = ModelPair(MarkovModel(tables[0] + tables[1]), MarkovModel(tables[1]), None)  # type: ignore[arg-type]
+    pair = ModelPair(MarkovModel(tables[0] + tables[1]), IndependentModel(MarkovModel(tables[1])), None)  # type: ignore[arg-type]
     check_greedy(pair, torch.randperm(12, generator=generator), k, gamma, 25, eos)
 
 
@@ -134,7 +134,7 @@ def toy_pair() -> ModelPair:
     generator = torch.Generator().manual_seed(3)
     table = 1.5 * torch.randn(TOY, TOY, generator=generator)
     target, drafter = MarkovModel(table), MarkovModel(table + torch.randn(TOY, TOY, generator=generator))
-    return ModelPair(target, drafter, None)  # type: ignore[arg-type]
+    return ModelPair(target, IndependentModel(drafter), None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["plain", "filtered"])
@@ -151,7 +151,7 @@ def test_w_is_the_law_that_the_engine_samples_from(sampling: SamplingSettings) -
     for position, (last, token) in enumerate(zip(before, trace.texts[0].output_ids, strict=True)):
         target_prob = float(law(pair.target.table[last][None], sampling)[0, token])  # type: ignore[attr-defined]
         for column, k in enumerate(ks):
-            probs = law(pair.drafter.table[last][ranking[:k]][None], sampling)[0]  # type: ignore[attr-defined]
+            probs = law(pair.drafter.model.table[last][ranking[:k]][None], sampling)[0]  # type: ignore[attr-defined]
             draft_prob = float(probs[ranking[:k] == token].sum())
             assert chances.accepted[0, position, column] == pytest.approx(min(1, draft_prob / target_prob), abs=1e-5)
 
@@ -174,7 +174,7 @@ def test_sampled_cycles_are_the_engines_on_average(sampling: SamplingSettings) -
         for column, k in enumerate(ks):
             runs = []
             for number in range(400):
-                drafter = IndependentDrafter(pair.drafter.new_backbone(), head, k, 1000)
+                drafter = pair.drafter.new_drafter(head, k)
                 settings_ = GenerationSettings(gamma, 20, seeded(sampling, 10_000 + number))
                 runs.append(list(generate(pair.target, drafter, [1, 0], settings_, never)))
             real = np.array([len(run) for run in runs])

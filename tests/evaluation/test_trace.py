@@ -12,6 +12,7 @@ import torch
 from tests.toys import NEVER
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation import trace as tracing
 from vocabtrim_core.evaluation.trace import Trace, TunePrompt, kept_trace, record, trace_key
@@ -70,8 +71,8 @@ def test_the_key_changes_with_everything_that_changes_the_trace(tiny_pair: Model
         for pair, prompts, how, stop in (
             (tiny_pair, PROMPTS, HOW, NEVER),
             (replace(tiny_pair, target=other), PROMPTS, HOW, NEVER),
-            (replace(tiny_pair, drafter=other), PROMPTS, HOW, NEVER),
-            (replace(tiny_pair, drafter=replace(tiny_pair.drafter, max_length=9)), PROMPTS, HOW, NEVER),
+            (replace(tiny_pair, drafter=IndependentModel(other)), PROMPTS, HOW, NEVER),
+            (replace(tiny_pair, drafter=shorter(tiny_pair, 9)), PROMPTS, HOW, NEVER),
             (tiny_pair, PROMPTS[:1], HOW, NEVER),
             (tiny_pair, [TunePrompt((3, 4, 6), "qa"), PROMPTS[1]], HOW, NEVER),
             (tiny_pair, PROMPTS, replace(HOW, max_new_tokens=9), NEVER),
@@ -82,6 +83,12 @@ def test_the_key_changes_with_everything_that_changes_the_trace(tiny_pair: Model
     ]
     assert len(set(keys)) == len(keys)
     assert trace_key(tiny_pair, PROMPTS, replace(HOW, sampling=SamplingSettings(seed=5)), NEVER) == keys[0]
+
+
+def shorter(pair: ModelPair, max_length: int) -> IndependentModel:
+    """The pair's drafter with a shorter context."""
+    assert isinstance(pair.drafter, IndependentModel)
+    return IndependentModel(replace(pair.drafter.model, max_length=max_length))
 
 
 def load_model_of(pair: ModelPair, folder: Path):  # type: ignore[no-untyped-def]
@@ -103,6 +110,6 @@ def test_impossible_prompts_are_named(tiny_pair: ModelPair) -> None:
 
 def test_outputs_end_where_the_drafters_context_does(tiny_pair: ModelPair) -> None:
     """Bug: the target writes on where speculative decoding would have had to end."""
-    short = replace(tiny_pair, drafter=replace(tiny_pair.drafter, max_length=7))
+    short = replace(tiny_pair, drafter=shorter(tiny_pair, 7))
     made = record(short, PROMPTS, HOW, NEVER, quiet)
     assert [len(text.output_ids) for text in made.texts] == [4, 6] == [text.room for text in made.texts]

@@ -45,13 +45,14 @@ def in_tokens(prompts: Sequence[Prompt], tokenizer: Tokenizer) -> list[TunePromp
 
 
 def open_contest(arguments: Namespace, settings: GenerationSettings, report: Progress) -> tuple[Contest, Ranking]:
-    """The pair with its ranked head, and the ranking."""
+    """The pair with its ranked head, and the ranking. SettingError for a drafter without a head."""
     counts = loading.open_counts(arguments.counts)
     pair = load_pair(arguments.target, arguments.drafter, arguments.dtype, on_progress=report)
-    ranking = loading.rank_for(pair, counts, arguments.counts)
+    kept = loading.trimming(pair, counts, arguments.counts, None)
+    if kept is None:
+        raise SettingError(f"The drafter {pair.drafter.name} has no head to trim, so there is no k to tune.")
     stop = loading.stop_condition(pair.target, pair.tokenizer, arguments)
-    head = loading.ranked_head(pair, ranking)
-    return Contest(pair, head, loading.choose_k(ranking, None), settings, stop), ranking
+    return Contest(pair, kept.head, kept.k, settings, stop), kept.ranking
 
 
 def check_repeats(arguments: Namespace) -> None:

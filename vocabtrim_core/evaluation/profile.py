@@ -122,6 +122,7 @@ def measure_profile(
     rounds: int = ROUNDS,
 ) -> LatencyProfile:
     """Time the parts of a cycle of a pair on texts of the trace (a short and a long one), one run at a time."""
+    assert contest.ranked_head is not None, "only a drafter with a head has a profile"
     texts = _contexts(contest, trace, max(gammas))
     drafts = (0, *sorted(set(gammas)))
     sizes = tuple(sorted(set(ks)))

@@ -26,7 +26,7 @@ def drafter_states(pair: ModelPair, prompt_ids: torch.Tensor, output_ids: torch.
 
 def kind_of(pair: ModelPair) -> str:
     """The drafter's kind. SettingError for one that has no head, and so nothing to tune."""
-    kind = str(getattr(pair.drafter, "kind", "independent"))
+    kind = pair.drafter.kind
     if kind not in _KINDS:
         raise SettingError(f"The drafter {pair.drafter.name} has no head to trim, so there is no k to tune.")
     return kind
@@ -54,7 +54,7 @@ def weights(pair: ModelPair) -> Iterator[tuple[str, torch.Tensor]]:
     drafter: Any = pair.drafter
     kind = kind_of(pair)
     if kind == "independent":
-        yield from getattr(drafter, "model", drafter).body.state_dict().items()
+        yield from drafter.model.body.state_dict().items()
     elif kind == "eagle":
         yield from drafter.network.state_dict().items()
         yield from drafter.embeddings.state_dict().items()
@@ -63,6 +63,7 @@ def weights(pair: ModelPair) -> Iterator[tuple[str, torch.Tensor]]:
             yield from ((f"{number} weight", block.weight), (f"{number} bias", block.bias))
         yield from ((f"head {number}", one.weight) for number, one in enumerate(drafter.own_heads))
     yield "head", drafter.head.weight
+    yield "ranking", drafter.head.ranking
     if drafter.head.bias is not None:
         yield "bias", drafter.head.bias
 
@@ -70,7 +71,7 @@ def weights(pair: ModelPair) -> Iterator[tuple[str, torch.Tensor]]:
 def _independent(pair: ModelPair, ids: torch.Tensor, prompt: int, depth: int) -> torch.Tensor:
     """A language model sees tokens only, so one pass gives the states of every depth."""
     drafter: Any = pair.drafter
-    hidden = getattr(drafter, "model", drafter).new_backbone().run(ids[:-1])  # [n + L - 1, H]
+    hidden = drafter.model.new_backbone().run(ids[:-1])  # [n + L - 1, H]
     return hidden[prompt - 1 :][None]
 
 

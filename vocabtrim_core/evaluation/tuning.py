@@ -17,7 +17,7 @@ from vocabtrim_core.evaluation.acceptance import Acceptance, acceptance, accepta
 from vocabtrim_core.evaluation.comparison import Contest
 from vocabtrim_core.evaluation.profile import LatencyProfile, measure_profile
 from vocabtrim_core.evaluation.spread import Spread
-from vocabtrim_core.evaluation.teacher_forcing import heads_by_depth
+from vocabtrim_core.evaluation.teacher_forcing import heads_by_depth, kind_of
 from vocabtrim_core.evaluation.trace import Trace
 from vocabtrim_core.models import ModelPair
 from vocabtrim_core.vocabulary import Ranking
@@ -155,8 +155,10 @@ def predict(
 
 def parameter_ratio(pair: ModelPair) -> Callable[[int], float]:
     """c of MBSU at k: parameters that a pass reads, the drafter's over the target's, heads included."""
+    head = pair.drafter.head
+    assert head is not None, "only a drafter with a head is trimmed"
     target = pair.target.parameters + pair.target.head.weight.numel()
-    width = pair.drafter.head.hidden_size + (pair.drafter.head.bias is not None)
+    width = head.hidden_size + (head.bias is not None)
     return lambda k: (pair.drafter.parameters + k * width) / target
 
 
@@ -238,6 +240,8 @@ def tune(
     profile: LatencyProfile | None = None,
 ) -> Tuned:
     """From a trace to a recommendation, at the k of `sizes` and `also`; times the machine where no profile is given."""
+    kind_of(contest.pair)  # refuses one without a head
+    assert contest.ranked_head is not None
     began = time.perf_counter()
     on_progress(0.0, "Working out the acceptance at every k")
     ks = sizes(ranking, also)
