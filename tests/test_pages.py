@@ -8,8 +8,10 @@ import json
 import re
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 from streamlit.delta_generator import DeltaGenerator
+from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
 from tiny_models import save_first_layer, save_tiny_llama
 from tiny_tokenizer import make_tiny_tokenizer
@@ -408,6 +410,53 @@ def test_folder_is_one_corpus_and_names_its_bad_records(
     app.button(key="count_place").click().run()
     assert_sound(app)
     assert "nowhere" in app.error[0].value
+
+
+def test_cancelled_count_goes_on_where_it_was(
+    tiny: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches a Cancel that leaves a half-counted corpus, that keeps counting, or after which all is counted again."""
+    monkeypatch.setenv("VOCABTRIM_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(6):
+        (folder / f"{number}.txt").write_text(f"the cat number {number} sat on the mat. " * 50)
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    app.text_input(key="place").set_value(str(folder)).run()
+    drawn = DeltaGenerator.progress
+
+    def cancel(bar: DeltaGenerator, share: float, *rest: object) -> DeltaGenerator:
+        if share > 0.5:
+            # What Streamlit raises at the next step of a page when somebody clicks.
+            raise StopException
+        return drawn(bar, share, *rest)
+
+    with monkeypatch.context() as clicked:
+        clicked.setattr(DeltaGenerator, "progress", cancel)
+        app.button(key="count_place").click().run()
+    assert_sound(app)
+    assert list((tmp_path / "cache" / "counting").glob("*.npz"))
+    app.run()
+    assert_sound(app)
+    assert str(folder) not in cards(app)
+    app.button(key="count_place").click().run()
+    assert_sound(app)
+    assert str(folder) in cards(app)
+    assert re.search(r"[1-5] of 6 parts had been counted before", told(app))
+
+
+def test_data_set_without_network_is_a_sentence(
+    tiny: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches a traceback, or a page that says nothing, where a data set's name is wrong or the hub out of reach."""
+    monkeypatch.setenv("VOCABTRIM_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    app.text_input(key="place").set_value("hf:nobody/nothing:train").run()
+    app.button(key="count_place").click().run()
+    assert_sound(app)
+    (error,) = app.error
+    assert "nobody/nothing" in error.value and "Check its name, and the connection" in error.value
 
 
 def test_model_writes_text_once(tiny: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
