@@ -108,18 +108,16 @@ def _run(session: Session, places: dict[Method, DeltaGenerator]) -> None:
         rounds = session.settings.repeats * len(methods)
 
         def draw(turn: Turn) -> None:
+            method = side_by_side.name(session, turn.method).lower()
             if turn.repeat == 0:
                 if len(session.cycles[turn]) == 1:
-                    bar.progress(
-                        (len(session.cycles) - 1) / rounds,
-                        f"First run: {side_by_side.name(session, turn.method).lower()}",
-                    )
+                    bar.progress((len(session.cycles) - 1) / rounds, f"First run: {method}")
                 places[turn.method].html(side_by_side.chips(session, turn.method))
             else:
                 emitted = sum(len(cycle.emitted_ids) for cycle in session.cycles[turn])
                 done = (len(session.cycles) - 1 + emitted / longest) / rounds
-                of = f"Repeat {turn.repeat + 1} of {session.settings.repeats}"
-                bar.progress(min(1.0, done), f"{of}: {side_by_side.name(session, turn.method).lower()}")
+                text = f"Repeat {turn.repeat + 1} of {session.settings.repeats}: {method}"
+                bar.progress(min(1.0, done), text)
 
         session.run(draw)
         session.summarise()

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
+from drafters import checkpoints
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.testing.v1 import AppTest
 from tiny_models import save_first_layer, save_tiny_llama
@@ -490,7 +491,7 @@ def test_draft_tree_of_a_cycle_can_be_seen(tiny: dict[str, str]) -> None:
         drawn = tree_texts(app)
         assert len(drawn.get("accepted", [])) == cycle.accepted
         assert len(drawn.get("correction from outside k", [])) == cycle.out_of_vocabulary
-        own = sum(len(drawn.get(name, [])) for name in ("correction", "correction from outside k", "bonus", "vanilla"))
+        own = sum(len(drawn.get(name, [])) for name in ("correction", "correction from outside k", "bonus", "no draft"))
         assert sum(map(len, drawn.values())) == 1 + len(cycle.drafted_ids) + own
         assert all("\ufffd" not in part.value for part in app.html)
     figures = app.dataframe[0].value
@@ -531,6 +532,23 @@ def test_drafter_without_head_leaves_nothing_to_trim(tiny: dict[str, str]) -> No
     for page in PAGES:
         app.switch_page(page).run()
         assert_sound(app)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "medusa"])
+def test_own_draft_head_runs_with_trees(tiny: dict[str, str], kind: str, tmp_path: Path) -> None:
+    """Catches a folder with an EAGLE or Medusa head that the pages cannot load, trim, decode with or draw."""
+    size = resources.tokenizer_of(tiny["target"]).vocab_size + 4
+    tensors = checkpoints.eagle1(embeddings=False) if kind == "eagle" else checkpoints.medusa(own_heads=False)
+    checkpoints.save(tmp_path, tensors, checkpoints.config(vocab_size=size))
+    query = tiny | {"drafter": str(tmp_path), "tree": "3,3,8", "max_new_tokens": "12", "repeats": "1"}
+    app = generate(open_page("pages/4_Generate.py", **query), "the cat")
+    assert_sound(app)
+    assert not app.error
+    assert "identical, token for token" in told(app)
+    assert len(tree_texts(app)) > 1
+    app.switch_page("pages/3_Trim.py").run()
+    assert_sound(app)
+    assert "the head reads" in told(app)
 
 
 @pytest.mark.parametrize("kind", ["eagle", "medusa"])

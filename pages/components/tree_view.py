@@ -33,6 +33,11 @@ LOOKS: dict[Fate, tuple[str, str, str]] = {
     "bonus": (BLUE, "square", "+ "),
     "vanilla": (GREY, "square", ""),
 }
+NAMES: dict[Fate, str] = {
+    "before": "before the draft",
+    "outside": "correction from outside k",
+    "vanilla": "no draft",
+}
 STANDS: tuple[Fate, ...] = ("before", "accepted", "correction", "outside", "bonus", "vanilla")
 LONGEST = 24  # characters of a token
 CONTEXT = 24  # tokens
@@ -94,14 +99,15 @@ def _fate(cycle: Cycle, node: int, parent: int, siblings: list[int]) -> tuple[Fa
 
 
 def _own(cycle: Cycle, row: int, depth: int) -> Node:
-    fate, note = {
-        "correction": ("correction", "correction: the target's own token in place of the rejected ones"),
-        "bonus": ("bonus", "bonus: the target's own token after a draft that was accepted to its end"),
-        "vanilla": ("vanilla", "the target's own token; nothing was drafted"),
-    }[cycle.own_token or "vanilla"]
+    fate: Fate = cycle.own_token or "vanilla"
+    note = {
+        "correction": "correction: the target's own token in place of the rejected ones",
+        "bonus": "bonus: the target's own token after a draft that was accepted to its end",
+        "vanilla": "the target's own token; nothing was drafted",
+    }[fate]
     if cycle.out_of_vocabulary:
         fate, note = "outside", f"{note}; the drafter's kept tokens do not include this one"
-    return Node(cycle.emitted_ids[-1], row, depth, fate, None, cycle.next_prob, note)  # type: ignore[arg-type]
+    return Node(cycle.emitted_ids[-1], row, depth, fate, None, cycle.next_prob, note)
 
 
 def figure(nodes: list[Node], tokenizer: Tokenizer) -> go.Figure:
@@ -144,7 +150,7 @@ def _markers(nodes: list[Node], texts: list[str], fate: Fate, rows: list[int]) -
         textposition="middle right",
         marker={"color": colour, "symbol": symbol, "size": 11 if nodes[rows[0]].stands else 8},
         opacity=1 if nodes[rows[0]].stands else 0.75,
-        name="correction from outside k" if fate == "outside" else "before the draft" if fate == "before" else fate,
+        name=NAMES.get(fate, fate),
     )
 
 
