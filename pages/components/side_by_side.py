@@ -31,7 +31,7 @@ from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.tokenization import Tokenizer
 
 MEANINGS = {
-    "drafted a cycle": "Tokens drafted in a cycle, on average: the length of a chain, the nodes of a tree.",
+    "drafted": "Tokens drafted in a cycle, on average: the length of a chain, the nodes of a tree.",
     "acceptance length": "Tokens that one pass of the target yields, the target's own included.",
     "acceptance rate": "Accepted of the tokens that could have been: of a tree, those on its longest path.",
     "rejections (outside k)": "Cycles that ended in a rejection; in brackets, where the drafter lacks the token.",
@@ -165,7 +165,7 @@ def figures(session: Session, comparison: Comparison) -> None:
                 "tokens/s": f"{speed.median:.1f} ({speed.low:.1f} to {speed.high:.1f})",
                 "vs vanilla": times_as_fast(one.speedup_vs_vanilla) if one.speedup_vs_vanilla else "1",
                 "vs full vocabulary": times_as_fast(one.speedup_vs_untrimmed) if one.speedup_vs_untrimmed else "",
-                "drafted a cycle": "" if method == "vanilla" else f"{session.drafted_a_cycle(method):.1f}",
+                "drafted": "" if method == "vanilla" else f"{session.drafted_a_cycle(method):.1f}",
                 "acceptance length": f"{one.acceptance_length:.2f}",
                 "acceptance rate": rate,
                 "rejections (outside k)": f"{one.rejections:,} ({one.out_of_vocabulary:,})" if rate else "",

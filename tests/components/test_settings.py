@@ -18,6 +18,7 @@ def test_any_link_gives_usable_settings(query: dict[str, str]) -> None:
     for name, (low, high) in LIMITS.items():
         assert low <= getattr(settings, name) <= high
     assert settings.generation.gamma == settings.gamma
+    assert (settings.generation.tree is None) == (settings.tree == "")
 
 
 @given(
@@ -28,6 +29,7 @@ def test_any_link_gives_usable_settings(query: dict[str, str]) -> None:
         temperature=st.just(0.0) | st.floats(0.01, 2),
         top_p=st.floats(0.05, 1),
         dtype=st.sampled_from(["float32", "bfloat16"]),
+        tree=st.sampled_from(["", "4,4,16"]),
     )
 )
 def test_link_round_trip(settings: Settings) -> None:

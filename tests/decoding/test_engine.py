@@ -459,7 +459,7 @@ def test_a_pair_with_padded_vocabularies_decodes_the_targets_text(tiny_pair: Mod
     prompt = tiny_pair.tokenizer.encode_prompt("The cat sat on the mat.")
     stop = StopCondition(frozenset(tiny_pair.target.eos_ids))
     vanilla = decode(tiny_pair.target, None, prompt, GenerationSettings(max_new_tokens=40), stop)
-    drafter = IndependentDrafter(tiny_pair.drafter.new_backbone(), head, k or usable, tiny_pair.drafter.max_length)
+    drafter = tiny_pair.drafter.new_drafter(head, k or usable)
     cycles = decode(tiny_pair.target, drafter, prompt, GenerationSettings(4, 40), stop)
     assert tokens(cycles) == tokens(vanilla)
     check_record(cycles, 4, set(head.ranking[: k or usable].tolist()))
