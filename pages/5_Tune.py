@@ -183,23 +183,28 @@ def _curves(session: TuneSession, models: Models, workspace: Workspace, tuned: T
     measured = session.measured.get(models.ranking.digest, [])
     with left:
         st.subheader("Speed against k", anchor=False)
-        gamma = st.segmented_control("gamma", prediction.gammas, key="tune_gamma", required=True)
-        figure = tune_charts.curve(prediction, gamma, models.k, measured)
+        chosen = st.segmented_control("gamma", prediction.gammas, key="tune_gamma", required=True)
+        gamma = chosen or tuned.recommendation.gamma
+        figure = tune_charts.curve(prediction, gamma, _k(models), measured)
         st.plotly_chart(figure, alt="Predicted and measured speedup against k")
     with right:
         st.subheader("Acceptance against k", anchor=False)
         st.caption("Exact for these answers. Where a line falls to the right, trimming raises acceptance.")
-        st.plotly_chart(tune_charts.acceptance(prediction, models.k), alt="Acceptance length against k")
+        st.plotly_chart(tune_charts.acceptance(prediction, _k(models)), alt="Acceptance length against k")
     best = tuned.recommendation
     full = models.ranking.vocab_size
-    points = list(dict.fromkeys([(best.k, best.gamma), (models.k, best.gamma), (full, best.gamma), (models.k, gamma)]))
+    points = list(
+        dict.fromkeys([(best.k, best.gamma), (_k(models), best.gamma), (full, best.gamma), (_k(models), gamma)])
+    )
     names = ", ".join(f"k = {k:,} at gamma {gamma}" for k, gamma in points)
     if st.button("Measure", key="tune_measure", icon=":material/timer:", help=f"Runs for real, interleaved: {names}"):
         with machine_to_itself():
             bar = st.progress(0.0, "Measuring")
-            session.measure(
-                models, workspace.settings, points, lambda share, text: bar.progress(min(1.0, share), plain(text))
-            )
+
+            def show(share: float, message: str) -> None:
+                bar.progress(min(1.0, share), plain(message))
+
+            session.measure(models, workspace.settings, points, show)
         st.rerun()
     if measured:
         st.dataframe(_measured_frame(session, models, tuned), hide_index=True)
@@ -263,11 +268,11 @@ def _tasks_frame(table: TaskTable, full: int) -> pd.DataFrame:
 def _costly(session: TuneSession, models: Models, workspace: Workspace, tuned: Tuned) -> pd.DataFrame | None:
     st.subheader("What your k costs", anchor=False)
     gamma = min(workspace.settings.gamma, max(session.gammas))
-    found = [one for one in session.tokens(models, models.k, gamma) if one.lost > 0][:LISTED]
-    row, column = tuned.prediction.gammas.index(gamma), tuned.prediction.ks.index(models.k)
+    found = [one for one in session.tokens(models, _k(models), gamma) if one.lost > 0][:LISTED]
+    row, column = tuned.prediction.gammas.index(gamma), tuned.prediction.ks.index(_k(models))
     share = tuned.prediction.out_of_vocabulary_share[row, column]
     st.write(
-        f"At k = {models.k:,} and gamma = {gamma}, {share:.1%} of the rejections are of tokens outside k; the others "
+        f"At k = {_k(models):,} and gamma = {gamma}, {share:.1%} of the rejections are of tokens outside k; the others "
         f"are disagreements. k keeps {tuned.prediction.retained[row, column]:.1%} of the acceptance length."
     )
     if not found:
@@ -300,6 +305,12 @@ def _costly(session: TuneSession, models: Models, workspace: Workspace, tuned: T
     )
     st.dataframe(frame, hide_index=True)
     return frame
+
+
+def _k(models: Models) -> int:
+    """k of a drafter with a head, which all that are tuned have."""
+    assert models.k is not None
+    return models.k
 
 
 def _pin_costly() -> None:
@@ -367,16 +378,16 @@ def _report(
         (
             f"Speed against k at gamma {best.gamma}",
             "The band is the 95 % interval.",
-            tune_charts.curve(tuned.prediction, best.gamma, models.k, measured),
+            tune_charts.curve(tuned.prediction, best.gamma, _k(models), measured),
         ),
-        ("Acceptance against k", "", tune_charts.acceptance(tuned.prediction, models.k)),
+        ("Acceptance against k", "", tune_charts.acceptance(tuned.prediction, _k(models))),
     ]
     if measured:
         sections.append(("Predicted and measured", "", _measured_frame(session, models, tuned)))
     if table is not None:
         sections.append(("By task", "Measured.", table))
     if costly is not None:
-        sections.append((f"What k = {models.k:,} costs", "Accepted tokens lost, and where.", costly))
+        sections.append((f"What k = {_k(models):,} costs", "Accepted tokens lost, and where.", costly))
     sections.append(("What the parts of a cycle cost", "", tune_charts.parts(profile)))
     return report(lead, facts, sections)
 

@@ -58,6 +58,7 @@ class TuneSession:
         """What cost acceptance at one point, worked out once."""
         key = (models.ranking.digest, k, gamma)
         if key not in self.costly:
+            assert models.head is not None
             self.costly[key] = costly_tokens(self.trace, heads_by_depth(models.pair, models.head), k, gamma)
         return self.costly[key]
 
