@@ -85,6 +85,15 @@ class Settings:
         return GenerationSettings(self.gamma, self.max_new_tokens, sampling, tree)
 
 
+def tree_text(text: str) -> str:
+    """A typed tree as `Settings` has it; empty for a chain. SettingError where it is no tree, or out of range."""
+    shape = re.sub(r"\s", "", text)
+    if shape and not _TREE.fullmatch(shape):
+        raise SettingError(f"“{text}” is not a draft tree. Type its depth, top-k and number of nodes, as in 4,4,16.")
+    assert Settings(tree=shape).generation
+    return shape
+
+
 def mixture(text: str) -> dict[str, int]:
     """The weight, 0 to `MAX_WEIGHT`, of each corpus in "chat:60,code:40"; one without a weight has the largest."""
     weights = {}
