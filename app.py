@@ -12,7 +12,8 @@ from pages.components.settings import Settings
 from pages.components.side_by_side import Session, times_as_fast
 from pages.components.state import CALIBRATE, COVERAGE, GENERATE, START, TRIM, Page, Workspace, page_setup, ready
 from pages.components.text import answer, facts
-from vocabtrim_core.embedded import TARGET_NAME, embedded_drafter_folder, is_embedded_target_ready
+from vocabtrim_core.drafters.registry import NAMES, is_at_hand
+from vocabtrim_core.embedded import TARGET_NAME, is_embedded_target_ready
 from vocabtrim_core.models import EMBEDDED
 from vocabtrim_core.zipf import log_spaced_ranks, rank_frequency
 
@@ -37,7 +38,9 @@ def main() -> None:
             "{verdict}: keeping {k} of {size} tokens ({share}) covers {covered} of the "
             + side.replace("_", "-")
             + " text ({corpus}).",
-            verdict="It works here" if _drafter_ready(setup.settings) else "Counting works here, without a drafter yet",
+            verdict="It works here"
+            if is_at_hand(setup.settings.drafter)
+            else "Counting works here, without a drafter yet",
             k=f"{workspace.k:,}",
             size=f"{workspace.ranking.vocab_size:,}",
             share=f"{workspace.k / workspace.ranking.vocab_size:.1%}",
@@ -49,22 +52,17 @@ def main() -> None:
 
 def _models(settings: Settings) -> None:
     target = TARGET_NAME if settings.target == EMBEDDED else settings.target
-    drafter = embedded_drafter_folder().name if settings.drafter == EMBEDDED else settings.drafter
     rows = {
-        "target": f"{target}, {_state(settings.target, is_embedded_target_ready())}",
-        "drafter": f"{drafter}, {_state(settings.drafter, _drafter_ready(settings))}",
+        "target": f"{target}, {_state(settings.target == EMBEDDED, is_embedded_target_ready())}",
+        "drafter": f"{settings.drafter}, {_state(settings.drafter in NAMES, is_at_hand(settings.drafter))}",
         "number format": settings.dtype,
         "machine": f"CPU threads: {torch.get_num_threads()}, torch {torch.__version__}",
     }
     st.html(facts(rows))
 
 
-def _drafter_ready(settings: Settings) -> bool:
-    return settings.drafter != EMBEDDED or embedded_drafter_folder().is_dir()
-
-
-def _state(source: str, ready_here: bool) -> str:
-    if source != EMBEDDED:
+def _state(comes_with_it: bool, ready_here: bool) -> str:
+    if not comes_with_it:
         return "loaded when a page needs it"
     return "ready" if ready_here else "not on this machine yet"
 

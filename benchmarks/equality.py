@@ -25,7 +25,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from vocabtrim_core.counting import TokenCounts
 from vocabtrim_core.decoding.engine import GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
-from vocabtrim_core.drafters.independent import IndependentDrafter
 from vocabtrim_core.evaluation.comparison import logit_margin
 from vocabtrim_core.evaluation.machine import this_machine
 from vocabtrim_core.heads import RankedHead
@@ -41,9 +40,7 @@ def decode(
     pair: ModelPair, head: RankedHead, k: int | None, prompt_ids: list[int], settings: GenerationSettings
 ) -> tuple[list[int], int]:
     """The output, and how many target passes it took; without k, without a drafter."""
-    drafter = None
-    if k is not None:
-        drafter = IndependentDrafter(pair.drafter.new_backbone(), head, k, pair.drafter.max_length)
+    drafter = None if k is None else pair.drafter.new_drafter(head, k)
     stop = StopCondition(frozenset(pair.target.eos_ids))
     cycles = list(generate(pair.target, drafter, prompt_ids, settings, stop))
     return [token for cycle in cycles for token in cycle.emitted_ids], len(cycles)
@@ -71,6 +68,7 @@ def main(arguments: argparse.Namespace) -> None:
     counts = TokenCounts.load(shipped_counts_path())
     forced = forced_token_ids(pair.tokenizer, pair.target.eos_ids)
     ranking = rank_tokens(counts.calibration, forced, "shipped", pair.usable_vocab_size)
+    assert pair.drafter.head is not None
     head = pair.drafter.head.reordered(torch.from_numpy(ranking.ids))
     ks = [check_k(ranking, int(k)) for k in arguments.ks.split(",")]
     gammas = [int(gamma) for gamma in arguments.gammas.split(",")]

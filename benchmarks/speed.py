@@ -120,6 +120,7 @@ def main(arguments: argparse.Namespace) -> None:
     counts = TokenCounts.load(shipped_counts_path())
     forced = forced_token_ids(pair.tokenizer, pair.target.eos_ids)
     ranking = rank_tokens(counts.calibration, forced, "shipped", pair.usable_vocab_size)
+    assert pair.drafter.head is not None
     head = pair.drafter.head.reordered(torch.from_numpy(ranking.ids))
     stop = StopCondition(frozenset(pair.target.eos_ids))
     prompts = [pair.tokenizer.encode_prompt(prompt.text) for prompt in read_prompts(arguments.prompts, arguments.limit)]

@@ -13,6 +13,7 @@ from pages.components.state import TRIM, Models, Workspace, load_models, page_se
 from pages.components.text import answer, errors_shown, megabytes, plain
 from vocabtrim_core.categories import Category
 from vocabtrim_core.evaluation.latency import HeadTiming
+from vocabtrim_core.heads import RankedHead
 
 NEIGHBOURS = 24
 
@@ -21,22 +22,26 @@ def main() -> None:
     workspace = ready(page_setup(TRIM))
     with errors_shown():
         models = load_models(workspace)
+        head = models.head
+        if head is None:
+            answer("This drafter has no head: it copies from the text so far, so there is nothing to trim.")
+            return
         sentence = st.container()
         figures = st.container()
-        timings = _timings(models)
-        times = {k: _time_at(timings, k) for k in (models.k, models.head.vocab_size)}
+        timings = _timings(models, head)
+        times = {k: _time_at(timings, k) for k in (models.k, head.vocab_size)}
         with sentence:
-            _sentence(models, times)
+            _sentence(models.k, head, times)
         with figures:
-            _figures(models)
+            _figures(models, head)
         _chart(models, timings, times[models.k])
         _kinds(workspace, models)
         _tokens(workspace, models)
 
 
-def _timings(models: Models) -> list[HeadTiming]:
+def _timings(models: Models, head: RankedHead) -> list[HeadTiming]:
     key = (*models.key, models.ranking.digest, str(torch.get_num_threads()))
-    return head_timings(key, models.head, again=bool(st.session_state.get("measure_again")))
+    return head_timings(key, head, again=bool(st.session_state.get("measure_again")))
 
 
 def _time_at(timings: list[HeadTiming], k: int) -> float:
@@ -45,14 +50,14 @@ def _time_at(timings: list[HeadTiming], k: int) -> float:
     return float(np.exp(np.interp(np.log(k), np.log(sizes), np.log(medians))))
 
 
-def _sentence(models: Models, times: dict[int, float]) -> None:
-    k, full = models.k, models.head.vocab_size
+def _sentence(k: int, head: RankedHead, times: dict[int, float]) -> None:
+    full = head.vocab_size
     answer(
         "At k\u00a0=\u00a0{k} the head reads {kept} instead of {whole} a token ({share}) and takes about {time} "
         "instead of {before} on this machine, {verdict}.",
         k=f"{k:,}",
-        kept=megabytes(models.head.bytes_kept(k)),
-        whole=megabytes(models.head.bytes_kept(full)),
+        kept=megabytes(head.bytes_kept(k)),
+        whole=megabytes(head.bytes_kept(full)),
         share=f"{k / full:.1%}",
         time=f"{times[k] * 1e3:.2f} ms",
         before=f"{times[full] * 1e3:.2f} ms",
@@ -60,8 +65,8 @@ def _sentence(models: Models, times: dict[int, float]) -> None:
     )
 
 
-def _figures(models: Models) -> None:
-    k, head, body = models.k, models.head, models.pair.drafter.parameters
+def _figures(models: Models, head: RankedHead) -> None:
+    k, body = models.k, models.pair.drafter.parameters
     full = head.vocab_size
 
     def parameters(rows: int) -> int:

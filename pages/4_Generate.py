@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from pages.components import charts, side_by_side, tokens
+from pages.components import side_by_side, tokens, tree_view
 from pages.components.resources import machine_to_itself
 from pages.components.side_by_side import Session
 from pages.components.state import GENERATE, Workspace, load_models, page_setup, ready
@@ -28,7 +28,7 @@ WHAT = {
     "untrimmed": "Drafts from the whole vocabulary.",
     "trimmed": "Drafts from the k tokens kept.",
 }
-
+COPIES = "Copies what followed the last tokens when they came before."
 
 WAITING = '<div class="vt-wait">Press Run.</div>'
 
@@ -56,7 +56,7 @@ def main() -> None:
         columns = _columns(session, run)
         if run and session:
             with top:
-                answer("Running the three methods one after the other.")
+                answer("Running the methods one after the other.")
             with results:
                 _run(session, columns)
         _report(session, workspace, top, results)
@@ -72,9 +72,10 @@ def _start(workspace: Workspace, prompt: str) -> Session:
     models = load_models(workspace)
     strings = (workspace.settings.stop_string,) if workspace.settings.stop_string else ()
     stop = StopCondition(frozenset(models.pair.target.eos_ids), strings, models.pair.tokenizer.decode)
-    contest = Contest(models.pair, models.head, models.k, workspace.settings.generation, stop)
+    k = models.k if models.head is not None else None
+    contest = Contest(models.pair, models.head, k, workspace.settings.generation, stop)
     prompt_ids = models.pair.tokenizer.encode_prompt(prompt)
-    for method in METHODS:
+    for method in contest.methods:
         # Refuses a prompt that is too long, before anything of the last run is replaced.
         contest.cycles(method, prompt_ids)
     return Session(contest, workspace.settings, prompt, prompt_ids)
@@ -83,11 +84,12 @@ def _start(workspace: Workspace, prompt: str) -> Session:
 def _columns(session: Session | None, running: bool) -> dict[Method, DeltaGenerator]:
     """The three columns with what is there so far; gives the place of each method's chips."""
     places = {}
-    for method, column in zip(METHODS, st.columns(3, gap="medium"), strict=True):
+    methods = session.contest.methods if session else METHODS
+    for method, column in zip(methods, st.columns(len(methods), gap="medium"), strict=True):
         with column:
             k = f" to {session.contest.k:,}" if session and method == "trimmed" else ""
-            st.subheader(f"{charts.NAMES[method]}{k}", anchor=False)
-            st.caption(WHAT[method])
+            st.subheader(f"{side_by_side.name(session, method)}{k}", anchor=False)
+            st.caption(WHAT[method] if len(methods) == len(METHODS) or method == "vanilla" else COPIES)
             # Follows the text while it grows, and shows its beginning afterwards.
             with st.container(border=True, height=400, autoscroll=running, key=f"chips-{method}-{running}"):
                 places[method] = st.empty()
@@ -102,17 +104,19 @@ def _run(session: Session, places: dict[Method, DeltaGenerator]) -> None:
     with machine_to_itself():
         bar = st.progress(0.0, "Warming up")
         st.session_state["_side_by_side"] = session
-        rounds, longest = session.settings.repeats * len(METHODS), session.settings.max_new_tokens
+        methods, longest = session.contest.methods, session.settings.max_new_tokens
+        rounds = session.settings.repeats * len(methods)
 
         def draw(turn: Turn) -> None:
+            method = side_by_side.name(session, turn.method).lower()
             if turn.repeat == 0:
                 if len(session.cycles[turn]) == 1:
-                    bar.progress((len(session.cycles) - 1) / rounds, f"First run: {charts.NAMES[turn.method].lower()}")
+                    bar.progress((len(session.cycles) - 1) / rounds, f"First run: {method}")
                 places[turn.method].html(side_by_side.chips(session, turn.method))
             else:
                 emitted = sum(len(cycle.emitted_ids) for cycle in session.cycles[turn])
                 done = (len(session.cycles) - 1 + emitted / longest) / rounds
-                text = f"Repeat {turn.repeat + 1} of {session.settings.repeats}: {charts.NAMES[turn.method].lower()}"
+                text = f"Repeat {turn.repeat + 1} of {session.settings.repeats}: {method}"
                 bar.progress(min(1.0, done), text)
 
         session.run(draw)
@@ -139,6 +143,7 @@ def _report(session: Session | None, workspace: Workspace, top: DeltaGenerator, 
         side_by_side.figures(session, comparison)
         side_by_side.identity(session, comparison)
     side_by_side.details(session, comparison)
+    tree_view.browse(session)
 
 
 main()

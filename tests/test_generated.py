@@ -23,6 +23,7 @@ from vocabtrim_core.corpora import read_documents, read_file
 from vocabtrim_core.counting import TokenCounts
 from vocabtrim_core.decoding.engine import GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.drafters import lookup
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
 from vocabtrim_core.generated import (
     Answer,
@@ -145,10 +146,16 @@ def test_drafter_writes(tiny_pair: ModelPair, write: Write) -> None:
     ends = replace(tiny_pair, target=replace(tiny_pair.target, eos_ids=(2, 7)))
     drafter = author(ends, "drafter")
     assert drafter.eos_ids == (2, 7)
-    assert drafter.body is tiny_pair.drafter.body
+    assert drafter.body is tiny_pair.drafter.model.body
     assert author(ends, "target") is ends.target
     answers = write(model=drafter).answers
     assert all(max(answer.answer_ids) < tiny_pair.tokenizer.vocab_size for answer in answers)
+
+
+def test_a_head_alone_writes_nothing(tiny_pair: ModelPair) -> None:
+    """Bug: an EAGLE drafter or prompt lookup, asked to write, ends in a traceback."""
+    with pytest.raises(SettingError, match="writes nothing without its target"):
+        author(replace(tiny_pair, drafter=lookup.load(tiny_pair.target)), "drafter")
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -261,7 +268,7 @@ def test_other_model(tiny_pair: ModelPair, write: Write) -> None:
     """Bug: the drafter's text is taken for the target's; a model is known by its name and not by its weights."""
     write()
     with pytest.raises(SettingError, match="another model"):
-        write(model=tiny_pair.drafter)
+        write(model=tiny_pair.drafter.model)
     assert write(model=replace(tiny_pair.target, name="moved"), on_progress=unexpected).added == 0
 
 
@@ -278,7 +285,7 @@ def test_fingerprint(tiny_pair: ModelPair) -> None:
         replace(target, head=replace(target.head, bias=torch.zeros(target.vocab_size))),
         replace(target, eos_ids=(*target.eos_ids, 9)),
         replace(target, max_length=17),
-        tiny_pair.drafter,
+        tiny_pair.drafter.model,
     ]
     assert len({model_fingerprint(model) for model in (target, *others)}) == 1 + len(others)
 

@@ -25,6 +25,8 @@ from transformers import (
     Qwen2Config,
 )
 
+from vocabtrim_core.drafters import registry
+from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.errors import ModelError, SettingError
 from vocabtrim_core.models import ModelPair, load_model, load_pair
 
@@ -223,11 +225,12 @@ def test_a_drafter_without_embeddings_uses_the_targets(tmp_path: Path) -> None:
     whole = load_pair(target, drafter).drafter
     without_embeddings(drafter)
     pair = load_pair(target, drafter)
-    assert pair.drafter.body.get_input_embeddings() is pair.target.body.get_input_embeddings()
+    assert isinstance(whole, IndependentModel) and isinstance(pair.drafter, IndependentModel)
+    assert pair.drafter.model.body.get_input_embeddings() is pair.target.body.get_input_embeddings()
     assert pair.drafter.head is pair.target.head
     ids = torch.tensor([5, 9, 200, 7])
-    expected = whole.head.logits(whole.new_backbone().run(ids))
-    assert torch.equal(pair.drafter.head.logits(pair.drafter.new_backbone().run(ids)), expected)
+    expected = whole.head.logits(whole.model.new_backbone().run(ids))
+    assert torch.equal(pair.drafter.head.logits(pair.drafter.model.new_backbone().run(ids)), expected)
 
 
 def test_a_drafter_without_embeddings_needs_its_own_target(tmp_path: Path) -> None:
@@ -240,6 +243,16 @@ def test_a_drafter_without_embeddings_needs_its_own_target(tmp_path: Path) -> No
     make_tiny_tokenizer(tmp_path / "other")
     with pytest.raises(ModelError, match=f"width 32 .* has width {other.config.hidden_size}"):
         load_pair(tmp_path / "other", drafter)
+
+
+def test_a_kind_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a kind whose folder is missing is looked up on the hub, or ends in a traceback."""
+    target, _ = make_pair(tmp_path)
+    monkeypatch.setattr(registry, "_SHIPPED", tmp_path)
+    with pytest.raises(ModelError, match=r"The eagle drafter .* is missing"):
+        load_pair(target, "eagle")
+    assert registry.is_at_hand("lookup") and registry.is_at_hand("/a/folder") and not registry.is_at_hand("eagle")
+    assert load_pair(target, "lookup").drafter.head is None
 
 
 def test_progress_ends_at_one_and_never_goes_back(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
+from drafters import checkpoints
 from streamlit.delta_generator import DeltaGenerator
 from streamlit.runtime.scriptrunner import StopException
 from streamlit.testing.v1 import AppTest
@@ -20,6 +21,7 @@ from pages.components import resources
 from pages.components.settings import Settings, mixture
 from pages.components.side_by_side import Session
 from vocabtrim_core import defaults
+from vocabtrim_core.drafters import registry
 from vocabtrim_core.embedded import embedded_target_folder
 from vocabtrim_core.evaluation.comparison import Turn
 from vocabtrim_core.vocabulary import forced_token_ids
@@ -513,6 +515,100 @@ def test_generate_compares_and_stays_lossless(tiny: dict[str, str]) -> None:
     assert session.complete and len(session.cycles) == 6
     app.switch_page("app.py").run()
     assert "Your last run" in told(app)
+
+
+def tree_texts(app: AppTest) -> dict[str, list[str]]:
+    """The tokens of the drawn tree by what became of them."""
+    charts = [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
+    (tree,) = (chart for chart in charts if any(trace.get("name") == "before the draft" for trace in chart["data"]))
+    return {trace["name"]: trace["text"] for trace in tree["data"] if "name" in trace}
+
+
+def test_draft_tree_of_a_cycle_can_be_seen(tiny: dict[str, str]) -> None:
+    """Catches trees that cannot be asked for, whose nodes are not drawn, or a chosen cycle that draws another one."""
+    query = tiny | {"tree": "3,3,8", "max_new_tokens": "24", "repeats": "1"}
+    app = generate(open_page("pages/4_Generate.py", **query), "the cat and the dog")
+    assert_sound(app)
+    assert "identical, token for token" in told(app)
+    assert app.slider(key="gamma").disabled
+    session = app.session_state["_side_by_side"]
+    cycles = session.shown("trimmed")
+    assert any(len(cycle.drafted_ids) > cycle.depth for cycle in cycles)
+    for number, cycle in enumerate(cycles, start=1):
+        app.number_input(key="tree_cycle").set_value(number).run()
+        assert_sound(app)
+        drawn = tree_texts(app)
+        assert len(drawn.get("accepted", [])) == cycle.accepted
+        assert len(drawn.get("correction from outside k", [])) == cycle.out_of_vocabulary
+        own = sum(len(drawn.get(name, [])) for name in ("correction", "correction from outside k", "bonus", "no draft"))
+        assert sum(map(len, drawn.values())) == 1 + len(cycle.drafted_ids) + own
+        assert all("\ufffd" not in part.value for part in app.html)
+    figures = app.dataframe[0].value
+    assert 2 < float(figures["drafted"][2]) <= 8
+    assert float(figures["acceptance length"][2]) == pytest.approx(24 / len(cycles), abs=0.006)
+
+
+def test_chosen_cycle_fits_the_next_run(tiny: dict[str, str]) -> None:
+    """Catches an error where the next run has fewer cycles than the number chosen, or other methods."""
+    query = tiny | {"max_new_tokens": "24", "repeats": "1"}
+    app = generate(open_page("pages/4_Generate.py", **query), "the cat and the dog")
+    last = len(app.session_state["_side_by_side"].shown("trimmed"))
+    app.number_input(key="tree_cycle").set_value(last).run()
+    app.number_input(key="max_new_tokens").set_value(2).run()
+    app.button(key="run").click().run()
+    assert_sound(app)
+    assert app.number_input(key="tree_cycle").value < last
+    app.selectbox(key="drafter").set_value("lookup").run()
+    app.button(key="run").click().run()
+    assert_sound(app)
+    assert tree_texts(app)
+
+
+def test_drafter_without_head_leaves_nothing_to_trim(tiny: dict[str, str]) -> None:
+    """Catches a page that crashes for prompt lookup, or that shows a trimmed head where there is none."""
+    query = tiny | {"drafter": "lookup", "max_new_tokens": "24", "repeats": "1"}
+    app = open_page("pages/3_Trim.py", **query)
+    assert_sound(app)
+    assert "nothing to trim" in told(app)
+    app.switch_page("pages/4_Generate.py").run()
+    generate(app, "the cat and the dog and the cat")
+    assert_sound(app)
+    assert not app.error
+    assert "nothing to trim" in told(app)
+    assert list(app.dataframe[0].value["method"]) == ["Vanilla", "Prompt lookup"]
+    charts = [json.loads(chart.proto.spec) for chart in app.get("plotly_chart")]
+    assert not any("Full vocabulary" in str(chart) for chart in charts)
+    for page in PAGES:
+        app.switch_page(page).run()
+        assert_sound(app)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "medusa"])
+def test_own_draft_head_runs_with_trees(tiny: dict[str, str], kind: str, tmp_path: Path) -> None:
+    """Catches a folder with an EAGLE or Medusa head that the pages cannot load, trim, decode with or draw."""
+    size = resources.tokenizer_of(tiny["target"]).vocab_size + 4
+    tensors = checkpoints.eagle1(embeddings=False) if kind == "eagle" else checkpoints.medusa(own_heads=False)
+    checkpoints.save(tmp_path, tensors, checkpoints.config(vocab_size=size))
+    query = tiny | {"drafter": str(tmp_path), "tree": "3,3,8", "max_new_tokens": "12", "repeats": "1"}
+    app = generate(open_page("pages/4_Generate.py", **query), "the cat")
+    assert_sound(app)
+    assert not app.error
+    assert "identical, token for token" in told(app)
+    assert len(tree_texts(app)) > 1
+    app.switch_page("pages/3_Trim.py").run()
+    assert_sound(app)
+    assert "the head reads" in told(app)
+
+
+@pytest.mark.parametrize("kind", ["eagle", "medusa"])
+def test_drafter_that_is_not_there_is_a_sentence(
+    tiny: dict[str, str], kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Catches a traceback where the files of a drafter that can be chosen are missing."""
+    monkeypatch.setattr(registry, "_SHIPPED", tmp_path)
+    app = generate(open_page("pages/4_Generate.py", **(tiny | {"drafter": kind})), "the cat")
+    assert_sound(app)
+    assert f"{kind} drafter" in app.error[0].value and "missing" in app.error[0].value
 
 
 def test_bad_prompts_keep_the_last_run(tiny: dict[str, str]) -> None:

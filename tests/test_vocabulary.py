@@ -9,7 +9,14 @@ from hypothesis import strategies as st
 
 from tests.tiny_tokenizer import make_tiny_tokenizer
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.vocabulary import Ranking, check_k, draft_vocabulary, forced_token_ids, rank_tokens
+from vocabtrim_core.vocabulary import (
+    Ranking,
+    check_k,
+    draft_vocabulary,
+    forced_token_ids,
+    rank_tokens,
+    ranking_among,
+)
 
 
 @st.composite
@@ -128,3 +135,16 @@ def test_forced_tokens_are_control_and_every_end_token(tmp_path: Path) -> None:
     forced = forced_token_ids(tokenizer, eos_ids=(250, 7, 250))
     assert forced.dtype == np.int64
     assert forced.tolist() == sorted({*tokenizer.control_ids, *tokenizer.eos_ids, 7, 250})
+
+
+def test_a_ranking_among_some_tokens_keeps_its_parts() -> None:
+    """Bug: forced, observed and banned tokens are counted that the drafter's own head does not have."""
+    counts = np.array([0, 5, 9, 0, 7, 1, 0, 0])
+    ranking = rank_tokens(counts, [3], "some", pinned=[6], banned=[4, 7])
+    assert ranking.ids.tolist() == [3, 6, 2, 1, 5, 0, 4, 7]
+    among = ranking_among(ranking, np.array([7, 6, 5, 2, 0]))
+    assert among.ids.tolist() == [6, 2, 5, 0, 7]
+    assert (among.forced, among.observed, among.banned, among.largest_k) == (1, 3, 1, 4)
+    assert ranking_among(ranking, np.arange(8)) is ranking
+    with pytest.raises(SettingError, match="no token of this ranking"):
+        ranking_among(ranking, np.array([99]))

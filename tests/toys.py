@@ -14,6 +14,7 @@ from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.drafters.independent import IndependentDrafter
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.trees import TokenTree
 
 NEVER = StopCondition(frozenset())
 
@@ -92,13 +93,20 @@ class MarkovBackbone:
         self._states = torch.eye(vocab_size)
         self.length = 0
 
-    def run(self, ids: torch.Tensor) -> torch.Tensor:
+    def check(self, trees: bool) -> None:
+        pass
+
+    def run(self, ids: torch.Tensor, tree: TokenTree | None = None) -> torch.Tensor:
         self.length += len(ids)
         return self._states[ids]  # [n, V]
 
     def rewind(self, n: int) -> None:
         assert 0 <= n <= self.length
         self.length -= n
+
+    def keep(self, n: int, path: torch.Tensor) -> None:
+        assert 0 <= n <= self.length and path.tolist() == sorted(set(path.tolist()))
+        self.length -= n - len(path)
 
     def reset(self) -> None:
         self.length = 0
@@ -112,5 +120,5 @@ class MarkovModel:
         self.head = RankedHead(table.T.contiguous(), torch.arange(len(table)))
         self.max_length = 10_000
 
-    def new_backbone(self) -> MarkovBackbone:
+    def new_backbone(self, taps: tuple[int, ...] = ()) -> MarkovBackbone:
         return MarkovBackbone(len(self.table))

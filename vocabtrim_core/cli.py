@@ -269,11 +269,11 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeats", type=int, default=defaults.REPEATS, metavar="N", help="runs of each prompt (%(default)s)"
     )
-    _decoding_arguments(parser)
+    _decoding_arguments(parser, every=True)
 
 
-def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
-    _model_arguments(parser)
+def _decoding_arguments(parser: argparse.ArgumentParser, every: bool = False) -> None:
+    _model_arguments(parser, every)
     option = parser.add_argument
     option(
         "--counts",
@@ -288,14 +288,27 @@ def _decoding_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"size of the draft vocabulary ({defaults.KEPT_TOKENS}, or all tokens where fewer)",
     )
     option("--gamma", type=int, default=defaults.GAMMA, metavar="N", help="draft length (%(default)s)")
+    option(
+        "--tree",
+        type=_tree,
+        metavar="DEPTH,TOPK,NODES",
+        help="draft a tree instead of a chain: TOPK children at each of the TOPK best nodes of DEPTH levels, and the "
+        "NODES best of them all (without NODES: all)",
+    )
     option("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; may be repeated")
     _sampling_arguments(parser)
 
 
-def _model_arguments(parser: argparse.ArgumentParser) -> None:
+def _model_arguments(parser: argparse.ArgumentParser, every: bool = False) -> None:
     option = parser.add_argument
     option("--target", default="embedded", metavar="FOLDER|ID", help="the model that decides (%(default)s)")
-    option("--drafter", default="embedded", metavar="FOLDER|ID", help="the model that proposes (%(default)s)")
+    option(
+        "--drafter",
+        default=defaults.DRAFTER,
+        metavar="KIND|FOLDER|ID",
+        help=f"what proposes: {', '.join(defaults.DRAFTERS)} as they come with the embedded target, or one from a "
+        f"folder or the hub{', or all of them in one table' if every else ''} (%(default)s)",
+    )
     option("--dtype", choices=defaults.DTYPES, default=defaults.DTYPES[0], help="(%(default)s)")
 
 
@@ -316,6 +329,16 @@ def _sizes(text: str) -> list[int]:
         return [int(size) for size in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 1024,4096") from None
+
+
+def _tree(text: str) -> list[int]:
+    try:
+        shape = [int(part) for part in text.split(",")]
+    except ValueError:
+        shape = []
+    if len(shape) not in (2, 3):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 4,4,16: depth, top-k and nodes") from None
+    return shape
 
 
 def _weights(text: str) -> dict[Path, float]:

@@ -5,6 +5,8 @@ A module without imports, so that `--help` need not wait for torch.
 
 KEPT_TOKENS = 4096  # k
 COVERAGE_SIZES = (1024, 4096, 16384)  # k
+DRAFTERS = ("independent", "eagle", "medusa", "lookup")  # by kind, as they come with the embedded target
+DRAFTER = "independent"
 GAMMA = 2
 MAX_NEW_TOKENS = 128
 BATCH = 16

@@ -57,11 +57,6 @@ TARGET_WHEEL = Wheel(
 )
 
 
-def embedded_drafter_folder() -> Path:
-    """The folder of the drafter shipped with the project (layers only; embeddings and head are the target's)."""
-    return Path(__file__).resolve().parent.parent / "data" / "drafters" / "smollm2-135m-independent"
-
-
 def is_embedded_target_ready() -> bool:
     """Whether the target is in the cache, whole, so that `embedded_target_folder` returns at once."""
     return _is_whole(_cache_folder(), TARGET_WHEEL)

@@ -24,6 +24,7 @@ import torch
 from vocabtrim_core import defaults
 from vocabtrim_core.counting import CountedFile, Tally, TokenCounts, check_holdout, content_hash
 from vocabtrim_core.decoding.batched import decode_batch
+from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
 from vocabtrim_core.fast_tokenization import FlatIds
 from vocabtrim_core.models import LanguageModel, ModelPair
@@ -134,10 +135,19 @@ class Written:
 
 
 def author(pair: ModelPair, by: Literal["target", "drafter"]) -> LanguageModel:
-    """The model of `pair` that is to write. The drafter also stops where the target would."""
+    """The model of `pair` that is to write. The drafter also stops where the target would.
+
+    SettingError for a drafter that cannot write without its target.
+    """
     if by == "target":
         return pair.target
-    return replace(pair.drafter, eos_ids=tuple(sorted({*pair.target.eos_ids, *pair.drafter.eos_ids})))
+    if not isinstance(pair.drafter, IndependentModel):
+        raise SettingError(
+            f"The drafter {pair.drafter.name} writes nothing without its target. Have the target write, or choose an "
+            "independent drafter."
+        )
+    model = pair.drafter.model
+    return replace(model, eos_ids=tuple(sorted({*pair.target.eos_ids, *model.eos_ids})))
 
 
 def write_answers(

@@ -19,8 +19,9 @@ _NOT_THESE = ("*/*", "consolidated*")
 def model_folder(source: str | Path, weights: bool = True) -> Path:
     """The folder with the model `source` (a folder, or a hub id): configuration and tokenizer, and `weights` if wanted.
 
-    Weights are safetensors; a `.bin` checkpoint is fetched only where the hub has no safetensors. Where the hub cannot
-    be reached, what an earlier run left in the hub's own cache serves. Raises `ModelError` with what to do.
+    Weights are safetensors; a `.bin` checkpoint, or Medusa's `.pt`, is fetched only where the hub has no safetensors.
+    Where the hub cannot be reached, what an earlier run left in the hub's own cache serves. Raises `ModelError` with
+    what to do.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -29,7 +30,7 @@ def model_folder(source: str | Path, weights: bool = True) -> Path:
     try:
         folder = _snapshot(str(source), patterns)
         if weights and not any(folder.glob("*.safetensors")):
-            folder = _snapshot(str(source), [*TOKENIZER_FILES, "pytorch_model*.bin"])
+            folder = _snapshot(str(source), [*TOKENIZER_FILES, "pytorch_model*.bin", "medusa*.pt"])
         return folder
     except HFValidationError as error:
         raise ModelError(f"There is no folder {source}, and a model hub id looks like owner/name.") from error

@@ -12,7 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from vocabtrim_core.backbones import TransformersBackbone
-from vocabtrim_core.embedded import Progress, embedded_drafter_folder, embedded_target_folder
+from vocabtrim_core.drafters import DrafterModel
+from vocabtrim_core.drafters.independent import IndependentModel
+from vocabtrim_core.drafters.registry import INDEPENDENT, NAMES, WITHOUT_FILES, load_added, shipped_folder
+from vocabtrim_core.embedded import Progress, embedded_target_folder
 from vocabtrim_core.errors import ModelError, SettingError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line, model_folder, quiet_transformers
@@ -56,17 +59,17 @@ class LanguageModel:
         """Parameters of the body without the input embeddings, of which a pass reads only a row a token."""
         return sum(parameter.numel() for parameter in self.body.parameters()) - _embeddings(self.body).numel()
 
-    def new_backbone(self) -> TransformersBackbone:
-        """The body with an empty cache of its own."""
-        return TransformersBackbone(self.body)
+    def new_backbone(self, taps: tuple[int, ...] = ()) -> TransformersBackbone:
+        """The body with an empty cache of its own; its states hold the inputs of the layers `taps` as well."""
+        return TransformersBackbone(self.body, taps)
 
 
 @dataclass(frozen=True, eq=False)
 class ModelPair:
-    """A target and a drafter that share a tokenizer. `usable_vocab_size` counts the ids that all three define."""
+    """A target and a drafter of any kind that share a tokenizer. `usable_vocab_size` counts the ids that all define."""
 
     target: LanguageModel
-    drafter: LanguageModel
+    drafter: DrafterModel
     tokenizer: Tokenizer
 
     @property
@@ -80,27 +83,43 @@ class ModelPair:
 
 def load_pair(
     target: str | Path = EMBEDDED,
-    drafter: str | Path = EMBEDDED,
+    drafter: str | Path = INDEPENDENT,
     dtype: str = "float32",
     on_progress: Progress | None = None,
 ) -> ModelPair:
-    """Load a pair, each model from a folder, a hub id or the embedded one ("embedded", fetched on first use).
+    """Load a pair: the target from a folder, a hub id or the embedded one ("embedded", fetched on first use), the
+    drafter as `load_drafter` does.
 
-    A drafter without embeddings of its own (the embedded one) uses the target's embeddings and head: the same tensors.
     Raises `ModelError` where a model cannot be loaded or the two cannot work together, `SettingError` for the dtype.
     """
     report = on_progress or (lambda share, message: None)
     target_model, tokenizer = load_target(target, dtype, lambda share, message: report(0.9 * share, message))
     report(0.9, "Loading the drafter")
-    if drafter == EMBEDDED:
-        drafter = embedded_drafter_folder()
-    drafter_model = load_model(drafter, dtype, lender=target_model)
-    drafter_folder = model_folder(drafter, weights=False)
-    borrows = drafter_model.head is target_model.head
-    if (drafter_folder / "tokenizer.json").is_file() or not borrows:
-        _refuse_other_tokenizer(tokenizer, load_tokenizer(drafter_folder), target_model.name, drafter_model.name)
+    drafter_model = load_drafter(drafter, target_model, tokenizer)
     report(1.0, "The models are ready")
     return ModelPair(target_model, drafter_model, tokenizer)
+
+
+def load_drafter(source: str | Path, target: LanguageModel, tokenizer: Tokenizer) -> DrafterModel:
+    """Load a drafter for `target`, in its dtype, from a folder or a hub id, of whatever kind its files are; or by the
+    name of a kind, the one that comes with the project.
+
+    What a drafter lacks of embeddings and head is the target's: the same tensors. Raises `ModelError` where it cannot
+    be loaded or does not fit the target.
+    """
+    if source in WITHOUT_FILES:
+        return WITHOUT_FILES[str(source)](target)
+    if source in NAMES:
+        source = shipped_folder(str(source))
+    folder = model_folder(source)
+    added = load_added(folder, folder.name if Path(source).expanduser().is_dir() else str(source), target)
+    if added is not None:
+        return added
+    dtype = next(name for name, dtype in DTYPES.items() if dtype == target.dtype)
+    model = load_model(source, dtype, lender=target)
+    if (folder / "tokenizer.json").is_file() or model.head is not target.head:
+        _refuse_other_tokenizer(tokenizer, load_tokenizer(folder), target.name, model.name)
+    return IndependentModel(model)
 
 
 def load_target(

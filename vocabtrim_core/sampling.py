@@ -68,3 +68,20 @@ def probability_of(logits: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     """Softmax probability, float32 [n], of one index a row: `logits` [n, V], `indices` int64[n]."""
     scores = logits.float()
     return (scores.gather(-1, indices[:, None])[:, 0] - scores.logsumexp(-1)).exp()
+
+
+def probability_at(logits: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Softmax probability, float32 [n], of `ids` int64[n], each in its row of `logits` [m, V]: `rows` int64[n].
+
+    At a `temperature`, of which 0 (greedy) counts as 1.
+    """
+    used, place = rows.unique(return_inverse=True)
+    return softmax(logits[used], temperature)[place, ids]
+
+
+def softmax(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """float32 probabilities of `logits` [n, V] at a `temperature`, of which 0 (greedy) counts as 1."""
+    if temperature not in (0, 1):
+        logits = logits.float() / temperature
+    # Fused, unlike logsumexp, which takes twice as long.
+    return torch.softmax(logits, dim=-1, dtype=torch.float32)

@@ -107,6 +107,18 @@ def rank_tokens(
     return Ranking(ids, int(first), int(observed), name, int(last))
 
 
+def ranking_among(ranking: Ranking, ids: np.ndarray) -> Ranking:
+    """`ranking` without the tokens that are not in `ids`, as where a drafter's head was trained for these only."""
+    available = np.isin(ranking.ids, ids)
+    if available.all():
+        return ranking
+    if not available.any():
+        raise SettingError("The drafter's head has no token of this ranking. Choose counts made with its tokenizer.")
+    forced, observed = (int(available[:count].sum()) for count in (ranking.forced, ranking.observed))
+    banned = int(available[ranking.largest_k :].sum())
+    return Ranking(ranking.ids[available], forced, observed, ranking.name, banned)
+
+
 def check_k(ranking: Ranking, k: int) -> int:
     """`k` itself where a draft vocabulary of that size exists, else `SettingError`."""
     low, high = max(1, ranking.forced), ranking.vocab_size

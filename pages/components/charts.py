@@ -22,8 +22,15 @@ COLOURS: dict[Method, str] = {"vanilla": GREY, "untrimmed": BLUE, "trimmed": TEA
 LINES = (TEAL, VIOLET, BLUE, "#c2557a", "#6d9a3a", GREY)  # Orange is for laws and marks.
 BAND = "rgba(23, 152, 154, 0.28)"
 NAMES: dict[Method, str] = {"vanilla": "Vanilla", "untrimmed": "Full vocabulary", "trimmed": "Trimmed"}
-PARTS = {"drafter_body": "drafter body", "drafter_head": "drafter head", "verification": "verification", "rest": "rest"}
-PART_COLOURS = (ORANGE, VIOLET, TEAL, GREY)
+PARTS = {
+    "drafter_body": "drafter body",
+    "drafter_head": "drafter head",
+    "verification": "verification",
+    "acceptance": "accept rule",
+    "bookkeeping": "cache bookkeeping",
+    "rest": "rest",
+}
+PART_COLOURS = (ORANGE, VIOLET, TEAL, BLUE, "#c2557a", GREY)
 
 
 def zipf(frequencies: Mapping[str, np.ndarray], fits: Mapping[str, ZipfFit], fitted: str, k: int) -> go.Figure:
@@ -163,25 +170,25 @@ def head_time(timings: Sequence[HeadTiming], k: int, estimate: float) -> go.Figu
     return _finished(figure, 420)
 
 
-def emitted_by_cycle(runs: Mapping[Method, Sequence[Cycle]], gamma: int) -> go.Figure:
-    """Tokens that each cycle yielded, one row a method."""
+def emitted_by_cycle(runs: Mapping[Method, Sequence[Cycle]], depth: int, names: Mapping[Method, str]) -> go.Figure:
+    """Tokens that each cycle yielded, one row a method; drafts are at most `depth` deep."""
     figure = make_subplots(rows=len(runs), shared_xaxes=True, vertical_spacing=0.12)
     for row, (method, cycles) in enumerate(runs.items(), start=1):
         trace = go.Bar(y=[len(cycle.emitted_ids) for cycle in cycles], x=list(range(1, len(cycles) + 1)))
-        trace.update(name=NAMES[method], marker_color=COLOURS[method])
+        trace.update(name=_escaped(names[method]), marker_color=COLOURS[method])
         figure.add_trace(trace.update(hovertemplate="cycle %{x}: %{y} tokens<extra></extra>"), row, 1)
     figure.update_xaxes(title="cycle", row=len(runs))
-    figure.update_yaxes(title="tokens", range=[0, gamma + 1], dtick=1 if gamma < 6 else 4)
+    figure.update_yaxes(title="tokens", range=[0, depth + 1], dtick=1 if depth < 6 else 4)
     return _finished(figure.update_layout(bargap=0.1), 320)
 
 
-def time_budget(times: Mapping[Method, CycleTimes]) -> go.Figure:
+def time_budget(times: Mapping[Method, CycleTimes], names: Mapping[Method, str]) -> go.Figure:
     """Mean milliseconds of a cycle by what they were spent on, one bar a method."""
     figure = go.Figure()
     methods = list(times)[::-1]
     for (part, name), colour in zip(PARTS.items(), PART_COLOURS, strict=True):
         spent = [getattr(times[method], part) * 1e3 for method in methods]
-        trace = go.Bar(x=spent, y=[NAMES[method] for method in methods], name=name, orientation="h")
+        trace = go.Bar(x=spent, y=[_escaped(names[method]) for method in methods], name=name, orientation="h")
         trace.update(marker_color=colour, hovertemplate=f"{name}: %{{x:.2f}} ms<extra></extra>")
         figure.add_trace(trace)
     figure.update_xaxes(title="milliseconds a cycle, mean")

@@ -30,7 +30,7 @@ from vocabtrim_core.mixing import mixed_shares
 from vocabtrim_core.models import EMBEDDED, ModelPair, load_pair
 from vocabtrim_core.shipped import sample_corpora, shipped_counts_path
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
-from vocabtrim_core.vocabulary import Ranking, forced_token_ids, rank_tokens
+from vocabtrim_core.vocabulary import Ranking, forced_token_ids, rank_tokens, ranking_among
 from vocabtrim_core.zipf import ZipfFit, coverage_curve, fit_zipf, fit_zipf_mandelbrot
 
 
@@ -183,17 +183,19 @@ def pair_of(target: str, drafter: str, dtype: str) -> ModelPair:
 
 
 def pair_ranking(pair: ModelPair, recipe: Recipe) -> Ranking:
-    """The ranking of the ids that target, drafter and tokenizer all have; ends of text of the models forced too."""
+    """The ranking of the ids that the drafter can propose and target and tokenizer have; ends of text forced too."""
     forced = forced_token_ids(pair.tokenizer, pair.target.eos_ids)
-    return ranking_of(recipe.key, tuple(forced.tolist()), pair.usable_vocab_size, recipe)
+    ranking = ranking_of(recipe.key, tuple(forced.tolist()), pair.usable_vocab_size, recipe)
+    return ranking if pair.drafter.head is None else ranking_among(ranking, pair.drafter.head.ranking.numpy())
 
 
 @st.cache_resource(max_entries=4, show_spinner="Ordering the rows of the head")
 def ranked_head_of(
     pair_key: tuple[str, str, str], ranking_digest: str, _pair: ModelPair, _ranking: Ranking
-) -> RankedHead:
-    """The drafter's head with its rows in the order of the ranking."""
-    return _pair.drafter.head.reordered(torch.from_numpy(_ranking.ids))
+) -> RankedHead | None:
+    """The drafter's head with its rows in the order of the ranking; None where it has none."""
+    head = _pair.drafter.head
+    return None if head is None else head.reordered(torch.from_numpy(_ranking.ids))
 
 
 def timed_sizes(vocab_size: int) -> list[int]:

@@ -11,6 +11,7 @@ from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.models import EMBEDDED
 from vocabtrim_core.sampling import SamplingSettings
+from vocabtrim_core.trees import DraftShape
 
 SHIPPED = "shipped"
 LIMITS: dict[str, tuple[float, float]] = {
@@ -28,6 +29,7 @@ MAX_TEXT = 500
 MAX_LISTED = 4_000
 BYTES = "bytes"  # In a list of tokens, instead of an id: the tokens that spell characters byte by byte.
 MAX_WEIGHT = 100
+_TREE = re.compile(r"\d{1,3},\d{1,3},\d{1,3}")
 _TOKENS = re.compile(rf"({BYTES}|\d{{1,9}})(,({BYTES}|\d{{1,9}}))*")
 
 
@@ -35,14 +37,15 @@ _TOKENS = re.compile(rf"({BYTES}|\d{{1,9}})(,({BYTES}|\d{{1,9}}))*")
 class Settings:
     """What is compared, and how.
 
-    `target` and `drafter` are "embedded", a folder or a hub id; `corpus` is the mixture of counted corpora that the
-    ranking comes from (see `mixture`), `prior` the key of the corpus that it leans on and `order` that of a list that
-    is used instead of counts, or empty; `pinned` and `banned` are token ids with commas between, or "bytes"; `k` is
-    what was asked for, which a vocabulary may not allow; `stop_string` ends a text, or empty.
+    `target` is "embedded", a folder or a hub id, `drafter` a kind that comes with the embedded target, or a folder or a
+    hub id; `tree` is "depth,top-k,nodes" of drafted trees, or empty for chains; `corpus` is the mixture of counted
+    corpora that the ranking comes from (see `mixture`), `prior` the key of the corpus that it leans on and `order` that
+    of a list that is used instead of counts, or empty; `pinned` and `banned` are token ids with commas between, or
+    "bytes"; `k` is what was asked for, which a vocabulary may not allow; `stop_string` ends a text, or empty.
     """
 
     target: str = EMBEDDED
-    drafter: str = EMBEDDED
+    drafter: str = defaults.DRAFTER
     dtype: str = defaults.FAST_DTYPE
     corpus: str = SHIPPED
     prior: str = ""
@@ -51,6 +54,7 @@ class Settings:
     banned: str = ""
     k: int = defaults.KEPT_TOKENS
     gamma: int = defaults.GAMMA
+    tree: str = ""
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -77,7 +81,17 @@ class Settings:
     @property
     def generation(self) -> GenerationSettings:
         sampling = SamplingSettings(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
-        return GenerationSettings(self.gamma, self.max_new_tokens, sampling)
+        tree = DraftShape(*map(int, self.tree.split(","))) if self.tree else None
+        return GenerationSettings(self.gamma, self.max_new_tokens, sampling, tree)
+
+
+def tree_text(text: str) -> str:
+    """A typed tree as `Settings` has it; empty for a chain. SettingError where it is no tree, or out of range."""
+    shape = re.sub(r"\s", "", text)
+    if shape and not _TREE.fullmatch(shape):
+        raise SettingError(f"“{text}” is not a draft tree. Type its depth, top-k and number of nodes, as in 4,4,16.")
+    assert Settings(tree=shape).generation
+    return shape
 
 
 def mixture(text: str) -> dict[str, int]:
@@ -103,6 +117,8 @@ def _parsed(name: str, text: str) -> str | int | float | None:
         return text[:MAX_TEXT]
     if name in ("pinned", "banned"):
         return text if len(text) <= MAX_LISTED and _TOKENS.fullmatch(text) else None
+    if name == "tree":
+        return text if _TREE.fullmatch(text) and _works(name, text) else None
     if isinstance(default, str):
         usable = bool(text.strip()) and len(text) <= MAX_TEXT and (name != "dtype" or text in defaults.DTYPES)
         return text.strip() if usable else None
@@ -114,7 +130,7 @@ def _parsed(name: str, text: str) -> str | int | float | None:
     return value if low <= value <= high and _works(name, value) else None
 
 
-def _works(name: str, value: int | float) -> bool:
+def _works(name: str, value: str | int | float) -> bool:
     try:
         return Settings(**{name: value}).generation is not None  # type: ignore[arg-type]
     except SettingError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import fmean
 
 import pandas as pd
 import streamlit as st
@@ -29,6 +30,12 @@ from vocabtrim_core.evaluation.comparison import (
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.tokenization import Tokenizer
 
+MEANINGS = {
+    "drafted": "Tokens drafted in a cycle, on average: the length of a chain, the nodes of a tree.",
+    "acceptance length": "Tokens that one pass of the target yields, the target's own included.",
+    "acceptance rate": "Accepted of the tokens that could have been: of a tree, those on its longest path.",
+    "rejections (outside k)": "Cycles that ended in a rejection; in brackets, where the drafter lacks the token.",
+}
 # A smaller difference of the target's logits is within the rounding of the number format.
 NEAR_TIE = {"float32": 1e-3, "bfloat16": 0.5}
 
@@ -52,6 +59,11 @@ class Session:
     def shown(self, method: Method) -> list[Cycle]:
         """The cycles of the run that is shown token by token: the first."""
         return self.cycles.get(Turn(0, 0, method), [])
+
+    def drafted_a_cycle(self, method: Method) -> float:
+        """How many tokens a cycle drafted, on average over the finished runs: nodes, where they are trees."""
+        runs = [cycles for turn, cycles in self.cycles.items() if turn.method == method and cycles[-1].finish]
+        return fmean(len(cycle.drafted_ids) for cycles in runs for cycle in cycles)
 
     def run(self, on_cycle: Callable[[Turn], None]) -> None:
         """Decode everything; whatever interrupts it leaves what was decoded so far."""
@@ -83,6 +95,9 @@ def chips(session: Session, method: Method) -> str:
 
 def sentence(session: Session, comparison: Comparison) -> None:
     """The page's answer: faster or slower, and whether the text is the same."""
+    if session.contest.ranked_head is None:
+        _sentence_without_head(session, comparison)
+        return
     trimmed = comparison.methods.get("trimmed")
     if trimmed is None or trimmed.speedup_vs_vanilla is None or trimmed.speedup_vs_untrimmed is None:
         answer("Stopped before the trimmed drafter had finished, so there is no speed to compare yet.")
@@ -108,6 +123,26 @@ def sentence(session: Session, comparison: Comparison) -> None:
     )
 
 
+def _sentence_without_head(session: Session, comparison: Comparison) -> None:
+    lookup = comparison.methods.get("untrimmed")
+    if lookup is None or lookup.speedup_vs_vanilla is None:
+        answer("Stopped before the drafter had finished, so there is no speed to compare yet.")
+        return
+    answer(
+        "{name} is {vanilla} than vanilla ({over_vanilla}). It has no head, so there is nothing to trim.",
+        name=name(session, "untrimmed"),
+        vanilla=_verdict(lookup.speedup_vs_vanilla),
+        over_vanilla=times_as_fast(lookup.speedup_vs_vanilla),
+    )
+
+
+def name(session: Session | None, method: Method) -> str:
+    """How a method is called: one of a drafter without a head by the drafter's name."""
+    if session is None or method == "vanilla" or session.contest.ranked_head is not None:
+        return charts.NAMES[method]
+    return session.contest.pair.drafter.name.capitalize()
+
+
 def _verdict(speedup: Spread) -> str:
     word = "faster" if speedup.median > 1 else "SLOWER"
     return word if not speedup.low < 1 < speedup.high else f"{word} by the median, though not in every repeat,"
@@ -126,17 +161,22 @@ def figures(session: Session, comparison: Comparison) -> None:
         rate = "" if one.acceptance_rate is None else f"{one.acceptance_rate:.1%}"
         rows.append(
             {
-                "method": charts.NAMES[method],
+                "method": name(session, method),
                 "tokens/s": f"{speed.median:.1f} ({speed.low:.1f} to {speed.high:.1f})",
                 "vs vanilla": times_as_fast(one.speedup_vs_vanilla) if one.speedup_vs_vanilla else "1",
                 "vs full vocabulary": times_as_fast(one.speedup_vs_untrimmed) if one.speedup_vs_untrimmed else "",
+                "drafted": "" if method == "vanilla" else f"{session.drafted_a_cycle(method):.1f}",
                 "acceptance length": f"{one.acceptance_length:.2f}",
                 "acceptance rate": rate,
                 "rejections (outside k)": f"{one.rejections:,} ({one.out_of_vocabulary:,})" if rate else "",
                 "prompt": f"{one.prefill_seconds * 1e3:.0f} ms",
             }
         )
-    st.dataframe(pd.DataFrame(rows), hide_index=True)
+    st.dataframe(
+        pd.DataFrame(rows),
+        hide_index=True,
+        column_config={column: st.column_config.Column(help=meaning) for column, meaning in MEANINGS.items()},
+    )
     asked, count = session.settings, comparison.repeats
     how = "greedy" if asked.temperature == 0 else f"temperature {asked.temperature:g}"
     spread = (
@@ -144,8 +184,10 @@ def figures(session: Session, comparison: Comparison) -> None:
         if count > 1
         else "Speeds were measured once; choose more repeats in the sidebar to see their spread."
     )
+    kept = f"k = {session.contest.k:,}, " if session.contest.k else ""
+    drafts = f"trees of {asked.tree} (depth, top-k, nodes)" if asked.tree else f"gamma = {asked.gamma}"
     st.caption(
-        f"{spread} k = {session.contest.k:,}, gamma = {asked.gamma}, {asked.dtype}, {how}, at most "
+        f"{spread} {kept}{drafts}, {asked.dtype}, {how}, at most "
         f"{asked.max_new_tokens:,} new tokens, CPU threads: {torch.get_num_threads()}. Prompt time is apart."
     )
 
@@ -158,7 +200,7 @@ def identity(session: Session, comparison: Comparison) -> None:
     for method, difference in first.items():
         ours, theirs = (_named(session.tokenizer, token) for token in (difference.vanilla_id, difference.other_id))
         text = (
-            f"{charts.NAMES[method]}: parts from vanilla at token {difference.position + 1:,}, {theirs} against {ours}"
+            f"{name(session, method)}: parts from vanilla at token {difference.position + 1:,}, {theirs} against {ours}"
         )
         margin = difference.logit_margin
         if margin is not None:
@@ -178,12 +220,18 @@ def _named(tokenizer: Tokenizer, token_id: int | None) -> str:
 
 def details(session: Session, comparison: Comparison) -> None:
     """Accepted length by cycle, and where the time went."""
+    names = {method: name(session, method) for method in METHODS}
     left, right = st.columns(2, gap="large")
     with left:
         st.subheader("Tokens emitted by each cycle", anchor=False)
         runs = {method: session.shown(method) for method in METHODS[1:] if session.shown(method)}
-        st.plotly_chart(charts.emitted_by_cycle(runs, session.settings.gamma), alt="Tokens emitted by each cycle")
+        depth = session.settings.generation.shape.depth
+        st.plotly_chart(charts.emitted_by_cycle(runs, depth, names), alt="Tokens emitted by each cycle")
     with right:
         st.subheader("Where a cycle's time goes", anchor=False)
         times = {method: one.cycle_seconds for method, one in comparison.methods.items()}
-        st.plotly_chart(charts.time_budget(times), alt="Time of a cycle by part")
+        st.plotly_chart(charts.time_budget(times, names), alt="Time of a cycle by part")
+        st.caption(
+            "The drafter's head counts with softmax, filters and choosing; verification is the target's pass with its "
+            "head; cache bookkeeping is forgetting what was refused."
+        )

@@ -23,10 +23,11 @@ from pages.components.resources import (
     shipped_corpus,
     tokenizer_of,
 )
-from pages.components.settings import LIMITS, MAX_TEXT, MAX_WEIGHT, SHIPPED, Settings
+from pages.components.settings import LIMITS, MAX_TEXT, MAX_WEIGHT, SHIPPED, Settings, tree_text
 from pages.components.text import errors_shown, plain, show_error
 from vocabtrim_core import defaults
 from vocabtrim_core.coverage import CoverageInterval
+from vocabtrim_core.drafters.registry import NAMES
 from vocabtrim_core.embedded import TARGET_NAME, TARGET_WHEEL, embedded_target_folder, is_embedded_target_ready
 from vocabtrim_core.errors import SettingError, VocabTrimError
 from vocabtrim_core.heads import RankedHead
@@ -35,6 +36,8 @@ from vocabtrim_core.shipped import sample_corpora
 from vocabtrim_core.tokenization import Tokenizer
 from vocabtrim_core.vocabulary import Ranking, check_k, forced_token_ids
 
+# Offered for drafted trees: depth, top-k and nodes; FR-Spec's are deeper, for a GPU.
+TREES = ("3,3,8", "4,4,16", "5,8,32")
 # Their widgets are not one for one with the settings.
 RANKING_SETTINGS = ("corpus", "prior", "order", "pinned", "banned")
 FETCH_MEGABYTES = round(TARGET_WHEEL.size / 1e6)
@@ -104,11 +107,14 @@ class Workspace:
 
 @dataclass(frozen=True, eq=False)
 class Models:
-    """The loaded pair with the drafter's head in rank order, and the ranking and k that fit both models."""
+    """The loaded pair with the drafter's head in rank order, and the ranking and k that fit both models.
+
+    Prompt lookup has no head.
+    """
 
     pair: ModelPair
     ranking: Ranking
-    head: RankedHead
+    head: RankedHead | None
     k: int
     key: tuple[str, str, str]
 
@@ -222,7 +228,7 @@ def _settings() -> Setup:
     with st.expander("Models", expanded=False, icon=":material/model_training:"):
         asked: dict[str, Any] = {
             "target": _source("Target", "target", "The large model, whose text must not change."),
-            "drafter": _source("Drafter", "drafter", "The small model that proposes tokens."),
+            "drafter": _drafter(),
             "dtype": st.segmented_control(
                 "Number format",
                 list(defaults.DTYPES),
@@ -249,10 +255,12 @@ def _settings() -> Setup:
         known = st.session_state.get("_settings") or Settings.from_query(st.query_params)
         asked |= {name: getattr(known, name) for name in RANKING_SETTINGS}
     k = _k(ranking)
+    asked["tree"] = _tree()
     asked["gamma"] = st.slider(
         "gamma: tokens drafted a cycle",
         *_limits("gamma"),
         key="gamma",
+        disabled=bool(asked["tree"]),
     )
     with st.expander("Sampling", expanded=False, icon=":material/casino:"):
         asked |= _sampling()
@@ -272,6 +280,42 @@ def _source(label: str, key: str, what: str) -> str:
         help=f"{what} Type “{EMBEDDED}” for the one of VocabTrim, a folder on this machine, or a hub id.",
     )
     return typed.strip() or EMBEDDED
+
+
+def _drafter() -> str:
+    known = st.session_state["drafter"]
+    chosen = st.selectbox(
+        "Drafter",
+        [*NAMES, *([] if known in NAMES else [known])],
+        key="drafter",
+        accept_new_options=True,
+        help="What proposes tokens: a kind that comes with the embedded target, or type a folder on this machine or a "
+        "hub id. EAGLE and Medusa heads are recognised by their files.",
+    )
+    return (chosen or "").strip() or defaults.DRAFTER
+
+
+def _tree() -> str:
+    known = st.session_state["tree"]
+    typed = st.selectbox(
+        "Draft",
+        ["", *TREES, *([] if known in ("", *TREES) else [known])],
+        key="tree",
+        format_func=_tree_name,
+        accept_new_options=True,
+        help="A tree drafts several tokens for each place, and the target checks all of them in one pass. Choose one, "
+        "or type depth, top-k and number of nodes: 6,10,60.",
+    )
+    try:
+        return tree_text(typed or "")
+    except SettingError as error:
+        st.error(f"{plain(str(error))} The pages draft chains.")
+        return ""
+
+
+def _tree_name(shape: str) -> str:
+    parts = shape.split(",")
+    return "a tree: depth {}, top-k {}, {} nodes".format(*parts) if len(parts) == 3 else shape or "a chain"
 
 
 def _tokenizer(target: str) -> tuple[Tokenizer | None, VocabTrimError | None]:

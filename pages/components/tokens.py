@@ -82,11 +82,14 @@ def marks_of(cycles: Iterable[Cycle], tokenizer: Tokenizer) -> list[Mark]:
     marks: list[Mark] = []
     for cycle in cycles:
         own_id = cycle.emitted_ids[-1] if cycle.own_token else None
-        for place, token in enumerate(cycle.drafted_ids):
-            odds = f"drafter {_share(cycle.draft_probs[place])}, target {_share(cycle.target_probs[place])}"
-            if place < cycle.accepted:
+        refused: int | None = None
+        for node in _told(cycle):
+            token = cycle.drafted_ids[node]
+            odds = f"drafter {_share(cycle.draft_probs[node])}, target {_share(cycle.target_probs[node])}"
+            if node in cycle.path:
                 marks.append(Mark(token, "accepted", f"accepted: {odds}"))
-            elif place == cycle.accepted and own_id is not None:
+            elif refused is None and own_id is not None:
+                refused = token
                 note = f"rejected: {odds}; the target chose {_named(tokenizer, own_id)} instead"
                 marks.append(Mark(token, "rejected", note))
             else:
@@ -94,9 +97,8 @@ def marks_of(cycles: Iterable[Cycle], tokenizer: Tokenizer) -> list[Mark]:
         if own_id is None or cycle.next_prob is None:
             continue
         target = f"target {_share(cycle.next_prob)}"
-        if cycle.own_token == "correction":
-            proposed = _named(tokenizer, cycle.drafted_ids[cycle.accepted])
-            note = f"correction: {target}; the drafter had proposed {proposed}"
+        if cycle.own_token == "correction" and refused is not None:
+            note = f"correction: {target}; the drafter had proposed {_named(tokenizer, refused)}"
             if cycle.out_of_vocabulary:
                 note += "; the drafter's kept tokens do not include this one"
             marks.append(Mark(own_id, "outside" if cycle.out_of_vocabulary else "correction", note))
@@ -105,6 +107,16 @@ def marks_of(cycles: Iterable[Cycle], tokenizer: Tokenizer) -> list[Mark]:
         else:
             marks.append(Mark(own_id, "vanilla", f"no draft: {target}"))
     return marks
+
+
+def _told(cycle: Cycle) -> list[int]:
+    """The drafted tokens that the text shows, as indices: the accepted path, then down the first branch refused."""
+    nodes = list(cycle.path)
+    node = nodes[-1] if nodes else -1
+    while cycle.own_token and node in cycle.parents:
+        node = cycle.parents.index(node)
+        nodes.append(node)
+    return nodes
 
 
 def decoded_chips(cycles: Iterable[Cycle], tokenizer: Tokenizer, before: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from pages.components.tokens import decoded_chips, grouped, list_chips, marks_of
 from vocabtrim_core.decoding.engine import Cycle, CycleTimes
 from vocabtrim_core.tokenization import Tokenizer
 
-TIMES = CycleTimes(0.0, 0.0, 0.0, 0.0)
+TIMES = CycleTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 def cycle(drafted: list[int], accepted: int, own: int | None, what: str | None, outside: bool = False) -> Cycle:
     emitted = (*drafted[:accepted], *([] if own is None else [own]))
     probs = tuple(0.5 for _ in drafted)
-    return Cycle(tuple(drafted), probs, probs, accepted, emitted, what, 0.5, outside, None, TIMES)  # type: ignore[arg-type]
+    parents, path = tuple(range(-1, len(drafted) - 1)), tuple(range(accepted))
+    return Cycle(tuple(drafted), parents, probs, probs, path, emitted, what, 0.5, outside, None, TIMES)  # type: ignore[arg-type]
 
 
 def chip_texts(body: str) -> list[tuple[str, str]]:

@@ -28,6 +28,7 @@ from vocabtrim_core.drafters.independent import IndependentDrafter
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.models import LanguageModel, ModelPair
 from vocabtrim_core.sampling import SamplingSettings, law
+from vocabtrim_core.trees import TokenTree
 
 VOCAB, CONTEXT = 32, 96
 FORCED = 2
@@ -81,7 +82,8 @@ def check_record(cycles: list[Cycle], gamma: int, kept: set[int]) -> None:
         outside = cycle.own_token == "correction" and emitted[-1] not in kept
         assert cycle.out_of_vocabulary == outside
         times = cycle.times
-        parts = (times.drafter_body, times.drafter_head, times.verification, times.rest)
+        parts = (times.drafter_body, times.drafter_head, times.verification, times.acceptance, times.bookkeeping)
+        parts = (*parts, times.rest)
         assert min(parts) >= 0 and times.verification > 0
         assert times.total == pytest.approx(sum(parts))
         assert (times.prefill > 0) == (number == 0)
@@ -278,8 +280,8 @@ def test_the_context_of_either_model_ends_the_text(left: int, shorter: str) -> N
         def __init__(self, model: LanguageModel) -> None:
             self._backbone = model.new_backbone()
 
-        def run(self, ids: torch.Tensor) -> torch.Tensor:
-            hidden = self._backbone.run(ids)
+        def run(self, ids: torch.Tensor, tree: TokenTree | None = None) -> torch.Tensor:
+            hidden = self._backbone.run(ids, tree)
             longest.append(self._backbone.length)
             return hidden
 
@@ -457,7 +459,7 @@ def test_a_pair_with_padded_vocabularies_decodes_the_targets_text(tiny_pair: Mod
     prompt = tiny_pair.tokenizer.encode_prompt("The cat sat on the mat.")
     stop = StopCondition(frozenset(tiny_pair.target.eos_ids))
     vanilla = decode(tiny_pair.target, None, prompt, GenerationSettings(max_new_tokens=40), stop)
-    drafter = IndependentDrafter(tiny_pair.drafter.new_backbone(), head, k or usable, tiny_pair.drafter.max_length)
+    drafter = tiny_pair.drafter.new_drafter(head, k or usable)
     cycles = decode(tiny_pair.target, drafter, prompt, GenerationSettings(4, 40), stop)
     assert tokens(cycles) == tokens(vanilla)
     check_record(cycles, 4, set(head.ranking[: k or usable].tolist()))

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from tests.chi_square import p_value, pair_counts
 from vocabtrim_core.decoding import verification
 from vocabtrim_core.decoding.verification import Verdict, residual_law, verify_greedy, verify_sampled
+from vocabtrim_core.drafters import Draft
 from vocabtrim_core.sampling import SamplingSettings, law
+from vocabtrim_core.trees import TokenTree
 
 FALSE_ALARM = 1e-4
 SURELY = 1e-12
@@ -26,6 +28,10 @@ WARPED = {
     "all filters": SamplingSettings(temperature=1.3, top_k=10, top_p=0.95, min_p=0.02),
 }
 START = 0
+
+
+def chain(ids: torch.Tensor, ranks: torch.Tensor, laws: torch.Tensor | None) -> Draft:
+    return Draft(ids, TokenTree.chain(len(ids)), torch.ones(len(ids)), ranks, laws, 0.0, 0.0)
 
 
 @st.composite
@@ -43,8 +49,8 @@ def test_greedy_accepts_up_to_the_first_disagreement(case: tuple[list[int], list
     accepted = 0
     while accepted < len(drafted) and drafted[accepted] == choices[accepted]:
         accepted += 1
-    verdict = verify_greedy(torch.tensor(choices), torch.tensor(drafted, dtype=torch.int64))
-    assert verdict == Verdict(accepted, choices[accepted])
+    verdict = verify_greedy(choices.__getitem__, drafted, TokenTree.chain(len(drafted)))
+    assert verdict == Verdict(tuple(range(accepted)), choices[accepted])
 
 
 @given(seed=st.integers(0, 10_000), k=st.integers(1, VOCAB), same=st.booleans())
@@ -67,17 +73,12 @@ def test_residual_law_is_a_law_over_the_full_vocabulary(seed: int, k: int, same:
 
 def test_a_token_that_the_target_never_says_is_never_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: `>` for `>=`: a uniform draw of exactly 0 accepts a token of probability 0 (one in 2^24)."""
-    monkeypatch.setattr(torch, "rand", lambda size, generator: torch.zeros(size))
+    monkeypatch.setattr(torch, "rand", lambda *size, generator: torch.zeros(*size))
     target_laws = torch.tensor([[0.0, 1.0], [0.5, 0.5]])
-    verdict = verify_sampled(
-        target_laws,
-        torch.tensor([0]),
-        torch.tensor([0]),
-        torch.tensor([[1.0, 0.0]]),
-        torch.tensor([0, 1]),
-        torch.Generator(),
-    )
-    assert verdict == Verdict(0, 1)
+    for laws in (torch.tensor([[1.0, 0.0]]), None):
+        draft = chain(torch.tensor([0]), torch.tensor([0]), laws)
+        verdict = verify_sampled(target_laws.__getitem__, draft, torch.tensor([0, 1]), torch.Generator())
+        assert verdict == Verdict((), 1)
 
 
 def test_equal_laws_accept_everything() -> None:
@@ -86,7 +87,8 @@ def test_equal_laws_accept_everything() -> None:
     generator = torch.Generator().manual_seed(1)
     for _ in range(200):
         drafted = torch.multinomial(laws[:3], 1, generator=generator)[:, 0]
-        assert verify_sampled(laws, drafted, drafted, laws[:3], torch.arange(VOCAB), generator).accepted == 3
+        draft = chain(drafted, drafted, laws[:3])
+        assert verify_sampled(laws.__getitem__, draft, torch.arange(VOCAB), generator).path == (0, 1, 2)
 
 
 def tables() -> tuple[torch.Tensor, torch.Tensor]:
@@ -121,8 +123,9 @@ def first_two_tokens(sampling: SamplingSettings, k: int, gamma: int, draws: int,
         context, rank = torch.stack(contexts, dim=1), torch.stack(ranks, dim=1)  # [n, g + 1], [n, g]
         cases = zip(unfinished, target_law[context], context[:, 1:], rank, told[context[:, :-1]], strict=True)
         for output, target_laws, drafted, drafted_ranks, draft_laws in cases:
-            verdict = verify_sampled(target_laws, drafted, drafted_ranks, draft_laws, kept, generator)
-            output += [*drafted[: verdict.accepted].tolist(), verdict.next_id]
+            draft = chain(drafted, drafted_ranks, draft_laws)
+            verdict = verify_sampled(target_laws.__getitem__, draft, kept, generator)
+            output += [*drafted[: len(verdict.path)].tolist(), verdict.next_id]
     return torch.tensor([output[:2] for output in outputs])
 
 

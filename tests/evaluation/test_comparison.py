@@ -48,15 +48,16 @@ def cycle(
     kind = "vanilla" if not drafted else "bonus" if accepted == drafted else "correction"
     return Cycle(
         drafted_ids=(*emitted[:accepted], *[0] * (drafted - accepted)),
+        parents=tuple(range(-1, drafted - 1)),
         draft_probs=(0.5,) * drafted,
         target_probs=(0.5,) * drafted,
-        accepted=accepted,
+        path=tuple(range(accepted)),
         emitted_ids=tuple(emitted),
         own_token=kind,  # type: ignore[arg-type]
         next_prob=0.5,
         out_of_vocabulary=outside,
         finish=finish,  # type: ignore[arg-type]
-        times=CycleTimes(0.1 * seconds, 0.2 * seconds, 0.6 * seconds, 0.1 * seconds, prefill),
+        times=CycleTimes(0.1 * seconds, 0.2 * seconds, 0.6 * seconds, 0.0, 0.0, 0.1 * seconds, prefill),
     )
 
 

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, fields
 
 from vocabtrim_core.commands import loading
-from vocabtrim_core.decoding.engine import Cycle
+from vocabtrim_core.decoding.engine import Cycle, CycleTimes
+from vocabtrim_core.drafters.registry import NAMES
 from vocabtrim_core.embedded import Progress
-from vocabtrim_core.errors import SettingError
+from vocabtrim_core.errors import ModelError, SettingError
 from vocabtrim_core.evaluation.comparison import (
-    METHODS,
+    Comparison,
     Contest,
     MethodFigures,
+    Run,
     Turn,
-    collect,
-    play,
+    play_all,
     summarise,
     warm_up,
 )
 from vocabtrim_core.evaluation.machine import this_machine
 from vocabtrim_core.evaluation.spread import Spread
-from vocabtrim_core.models import load_pair
+from vocabtrim_core.models import ModelPair, load_drafter, load_target
 from vocabtrim_core.prompts import Prompt, read_prompts, typed_prompt
+
+EVERY = "all"
+PARTS = tuple(part.name for part in fields(CycleTimes) if part.name != "prefill")
 
 
 def run(arguments: Namespace, report: Progress) -> dict:
-    """Play every prompt with every method, several times, interleaved."""
+    """Play every prompt with every method, several times, interleaved; with one drafter, or with every kind of it."""
     for name in ("repeats", "limit"):
         value = getattr(arguments, name)
         if value is not None and value < 1:
@@ -38,66 +42,168 @@ def run(arguments: Namespace, report: Progress) -> dict:
     else:
         prompts = [typed_prompt(arguments.prompt)]
     counts = loading.open_counts(arguments.counts)
-    pair = load_pair(arguments.target, arguments.drafter, arguments.dtype, on_progress=report)
-    ranking = loading.rank_for(pair, counts, arguments.counts)
-    k = loading.choose_k(ranking, arguments.k)
-    stop = loading.stop_condition(pair.target, pair.tokenizer, arguments)
-    contest = Contest(pair, loading.ranked_head(pair, ranking), k, settings, stop)
-    prompt_ids = [_checked_ids(contest, prompt) for prompt in prompts]
+    target, tokenizer = load_target(arguments.target, arguments.dtype, report)
+    stop = loading.stop_condition(target, tokenizer, arguments)
+    contests, trimmings, skipped = [], [], {}
+    for source in NAMES if arguments.drafter == EVERY else (arguments.drafter,):
+        try:
+            pair = ModelPair(target, load_drafter(source, target, tokenizer), tokenizer)
+        except ModelError as error:
+            if arguments.drafter != EVERY:
+                raise
+            skipped[source] = str(error)
+            continue
+        trimming = loading.trimming(pair, counts, arguments.counts, arguments.k)
+        head, k = (trimming.head, trimming.k) if trimming else (None, None)
+        contests.append(Contest(pair, head, k, settings, stop))
+        trimmings.append(trimming)
+    prompt_ids = [_checked_ids(contests, prompt) for prompt in prompts]
 
     report(0.0, "Warming up")
-    warm_up(contest, prompt_ids[0])
-    turns = arguments.repeats * len(prompts) * len(METHODS)
-    played = _watched(play(contest, prompt_ids, arguments.repeats), turns, report)
-    comparison = summarise(contest, prompt_ids, collect(played))
-    trimmed = comparison.methods["trimmed"]
+    for contest in contests:
+        warm_up(contest, prompt_ids[0])
+    runs = _played(contests, prompt_ids, arguments.repeats, report)
+    comparisons = [summarise(contest, prompt_ids, mine) for contest, mine in zip(contests, runs, strict=True)]
+    drafters = [
+        _drafter(contest, trimming, comparison, prompts)
+        for contest, trimming, comparison in zip(contests, trimmings, comparisons, strict=True)
+    ]
+    common = {
+        "target": target.name,
+        "gamma": None if settings.tree else settings.gamma,
+        "tree": asdict(settings.tree) if settings.tree else None,
+        "prompts": len(prompts),
+        "repeats": comparisons[0].repeats,
+        "max_new_tokens": settings.max_new_tokens,
+        "stop": arguments.stop,
+        **asdict(settings.sampling),
+    }
+    machine = {**asdict(this_machine()), "dtype": arguments.dtype}
+    if arguments.drafter == EVERY:
+        vanilla = drafters[0]["methods"]["vanilla"]
+        return {
+            "vanilla": vanilla,
+            "drafters": drafters,
+            "skipped": skipped,
+            "settings": common,
+            "machine": machine,
+        }
+    (one,) = drafters
+    facts = {name: one.pop(name) for name in ("drafter", "kind", "ranking", "k", "vocab_size")}
+    return {**one, "settings": {**common, **facts}, "machine": machine}
+
+
+def _drafter(
+    contest: Contest, trimming: loading.Trimming | None, comparison: Comparison, prompts: list[Prompt]
+) -> dict:
+    """What is told of one drafter: what it is, its methods' figures, and whether the outputs agree."""
+    trimmed = comparison.methods.get("trimmed")
     return {
+        "drafter": contest.pair.drafter.name,
+        "kind": contest.pair.drafter.kind,
+        "ranking": trimming.ranking.name if trimming else None,
+        "k": contest.k,
+        "vocab_size": trimming.ranking.vocab_size if trimming else None,
         "methods": {method: _figures(figures) for method, figures in comparison.methods.items()},
-        "speedup_vs_vanilla": _plain(trimmed.speedup_vs_vanilla),
-        "speedup_vs_untrimmed": _plain(trimmed.speedup_vs_untrimmed),
+        "speedup_vs_vanilla": _plain(trimmed.speedup_vs_vanilla) if trimmed else None,
+        "speedup_vs_untrimmed": _plain(trimmed.speedup_vs_untrimmed) if trimmed else None,
         "identical": comparison.identical,
         "differences": [
             {**asdict(difference), "where": prompts[difference.prompt].where} for difference in comparison.differences
         ],
-        "settings": {
-            "target": pair.target.name,
-            "drafter": pair.drafter.name,
-            "ranking": ranking.name,
-            "k": k,
-            "vocab_size": ranking.vocab_size,
-            "gamma": settings.gamma,
-            "prompts": len(prompts),
-            "repeats": comparison.repeats,
-            "max_new_tokens": settings.max_new_tokens,
-            "stop": arguments.stop,
-            **asdict(settings.sampling),
-        },
-        "machine": {**asdict(this_machine()), "dtype": arguments.dtype},
     }
+
+
+def _played(
+    contests: Sequence[Contest], prompt_ids: list[list[int]], repeats: int, report: Progress
+) -> list[dict[Turn, Run]]:
+    """The runs of each contest, vanilla's in all of them."""
+    methods = 1 + sum(len(contest.methods) - 1 for contest in contests)
+    turns = repeats * len(prompt_ids) * methods
+    cycles: list[dict[Turn, list[Cycle]]] = [{} for _ in contests]
+    done = 0
+    for number, turn, cycle in play_all(contests, prompt_ids, repeats):
+        drafter = "" if turn.method == "vanilla" else f"{contests[number].pair.drafter.kind} "
+        report(done / turns, f"Repeat {turn.repeat + 1}, prompt {turn.prompt + 1}: {drafter}{turn.method}")
+        done += cycle.finish is not None
+        for found in cycles if turn.method == "vanilla" else cycles[number : number + 1]:
+            found.setdefault(turn, []).append(cycle)
+    return [{turn: Run(tuple(all_of_it)) for turn, all_of_it in found.items()} for found in cycles]
 
 
 def describe(result: dict) -> str:
     """A table of the methods, a sentence on what trimming gained, and one on whether the outputs agree."""
     settings, machine = result["settings"], result["machine"]
-    head = ("tok/s", "low-high", "tokens/cycle", "accepted", "cycle", "body", "head", "target", "rest", "vs vanilla")
-    rows = [("", *head)] + [(method, *_cells(figures)) for method, figures in result["methods"].items()]
+    if "drafters" in result:
+        lines = _overview(result)
+    else:
+        parts = ("cycle", "body", "head", "target", "accept", "cache", "rest")
+        head = ("", "tok/s", "low-high", "tokens/cycle", "accepted", *parts, "vs vanilla")
+        rows = [(method, *_cells(figures)) for method, figures in result["methods"].items()]
+        lines = [
+            *_table([head, *rows]),
+            "Times are milliseconds a cycle: the drafter's body and head, the target's pass, the accept rule, the "
+            "cache, the rest.",
+            "",
+            verdict(result),
+            _agreement(result),
+        ]
+    shape = f"gamma = {settings['gamma']}"
+    if tree := settings["tree"]:
+        nodes = "all" if tree["nodes"] is None else tree["nodes"]
+        shape = f"trees of depth {tree['depth']}, top-k {tree['branches']}, nodes: {nodes}"
+    k = f"k = {settings['k']:,} of {settings['vocab_size']:,}, " if settings.get("k") else ""
+    return "\n".join(
+        [
+            *lines,
+            f"{k}{shape}; prompts: {settings['prompts']}, repeats: {settings['repeats']}.",
+            f"{machine['dtype']} on {machine['threads']} threads of {machine['cpu']}.",
+        ]
+    )
+
+
+def _overview(result: dict) -> list[str]:
+    """The papers' kind of table: speed, speedup and acceptance length of each drafter, full and trimmed."""
+    rows: list[tuple[str, ...]] = [("", "k", "tok/s", "speedup", "acceptance length", "vs full")]
+
+    def row(name: str, k: int | None, figures: dict) -> tuple[str, ...]:
+        speedup, trimming = figures["speedup_vs_vanilla"], figures["speedup_vs_untrimmed"]
+        return (
+            name,
+            f"{k:,}" if k else "-",
+            f"{figures['tokens_per_second']['median']:.1f}",
+            _times(speedup) if speedup else "1.00x",
+            f"{figures['acceptance_length']:.2f}",
+            _times(trimming) if trimming else "-",
+        )
+
+    rows.append(row("vanilla", None, result["vanilla"]))
+    for one in result["drafters"]:
+        for method, figures in one["methods"].items():
+            if method != "vanilla":
+                size = one["k"] if method == "trimmed" else one["vocab_size"]
+                name = f"{one['kind']}, {'trimmed' if method == 'trimmed' else 'full'}" if size else one["kind"]
+                rows.append(row(name, size, figures))
+    lines = [*_table(rows), ""]
+    agreements = {one["kind"]: _agreement(one) for one in result["drafters"]}
+    if len(set(agreements.values())) == 1:
+        lines.append(next(iter(agreements.values())))
+    else:
+        lines += [f"{kind}: {agreement}" for kind, agreement in agreements.items()]
+    return lines + [f"Left out: {kind}. {why}" for kind, why in result["skipped"].items()]
+
+
+def _table(rows: list[tuple[str, ...]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-    lines += [
-        "Times are milliseconds a cycle: the drafter's body and head, the target's pass, the rest.",
-        "",
-        verdict(result),
-        _agreement(result),
-        f"k = {settings['k']:,} of {settings['vocab_size']:,}, gamma = {settings['gamma']}; "
-        f"prompts: {settings['prompts']}, repeats: {settings['repeats']}.",
-        f"{machine['dtype']} on {machine['threads']} threads of {machine['cpu']}.",
-    ]
-    return "\n".join(lines)
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
 
 
 def verdict(result: dict) -> str:
     """In a sentence, what trimming gained or lost."""
     untrimmed, vanilla = result["speedup_vs_untrimmed"], result["speedup_vs_vanilla"]
+    if "trimmed" not in result["methods"]:
+        speed = _times(result["methods"]["untrimmed"]["speedup_vs_vanilla"])
+        return f"This drafter has no head, so there is nothing to trim. It has {speed} the speed of vanilla decoding."
     if untrimmed["median"] > 1:
         text = f"Trimming is faster: {_times(untrimmed)} the speed of the untrimmed drafter"
     else:
@@ -115,7 +221,7 @@ def _agreement(result: dict) -> str:
     if result["identical"] is None:
         return "With sampling the outputs share a distribution, not their tokens."
     if result["identical"]:
-        return "The outputs of all three are identical."
+        return "All outputs are identical."
     differences = result["differences"]
     first = differences[0]
     place = f" of {first['where']}" if first["where"] else ""
@@ -127,22 +233,15 @@ def _agreement(result: dict) -> str:
     )
 
 
-def _checked_ids(contest: Contest, prompt: Prompt) -> list[int]:
+def _checked_ids(contests: Sequence[Contest], prompt: Prompt) -> list[int]:
     """The prompt's ids, after a check that they fit every model, which costs nothing before the first cycle."""
-    ids = contest.pair.tokenizer.encode_prompt(prompt.text)
+    ids = contests[0].pair.tokenizer.encode_prompt(prompt.text)
     try:
-        contest.cycles("trimmed", ids)
+        for contest in contests:
+            contest.cycles("untrimmed", ids)
     except SettingError as error:
         raise SettingError(f"{prompt.where}: {error}" if prompt.where else str(error)) from None
     return ids
-
-
-def _watched(played: Iterator[tuple[Turn, Cycle]], turns: int, report: Progress) -> Iterator[tuple[Turn, Cycle]]:
-    done = 0
-    for turn, cycle in played:
-        report(done / turns, f"Repeat {turn.repeat + 1}, prompt {turn.prompt + 1}: {turn.method}")
-        done += cycle.finish is not None
-        yield turn, cycle
 
 
 def _figures(figures: MethodFigures) -> dict:
@@ -160,7 +259,7 @@ def _cells(figures: dict) -> tuple[str, ...]:
         f"{speed['low']:.1f}-{speed['high']:.1f}",
         f"{figures['acceptance_length']:.2f}",
         "-" if rate is None else f"{rate:.1%}",
-        *(f"{times[part] * 1000:.1f}" for part in ("total", "drafter_body", "drafter_head", "verification", "rest")),
+        *(f"{times[part] * 1000:.1f}" for part in ("total", *PARTS)),
         "-" if figures["speedup_vs_vanilla"] is None else _times(figures["speedup_vs_vanilla"]),
     )
 

@@ -9,7 +9,6 @@ from vocabtrim_core.commands import loading
 from vocabtrim_core.commands.printing import printable
 from vocabtrim_core.decoding.engine import generate
 from vocabtrim_core.drafters import Drafter
-from vocabtrim_core.drafters.independent import IndependentDrafter
 from vocabtrim_core.embedded import Progress
 from vocabtrim_core.evaluation.comparison import Run
 from vocabtrim_core.models import load_pair, load_target
@@ -21,17 +20,16 @@ def run(arguments: Namespace, report: Progress) -> dict:
     prompt = typed_prompt(arguments.prompt)
     settings = loading.generation_settings(arguments)
     drafter: Drafter | None = None
-    pair = k = None
+    pair = trimming = None
     if arguments.method == "vanilla":
         target, tokenizer = load_target(arguments.target, arguments.dtype, report)
     else:
         counts = loading.open_counts(arguments.counts)
         pair = load_pair(arguments.target, arguments.drafter, arguments.dtype, on_progress=report)
         target, tokenizer = pair.target, pair.tokenizer
-        ranking = loading.rank_for(pair, counts, arguments.counts)
-        k = loading.choose_k(ranking, arguments.k)
-        head = loading.ranked_head(pair, ranking)
-        drafter = IndependentDrafter(pair.drafter.new_backbone(), head, k, pair.drafter.max_length)
+        trimming = loading.trimming(pair, counts, arguments.counts, arguments.k)
+        model = pair.drafter
+        drafter = model.new_drafter(trimming.head, trimming.k) if trimming else model.new_drafter()
     stop = loading.stop_condition(target, tokenizer, arguments)
     prompt_ids = tokenizer.encode_prompt(prompt.text)
 
@@ -43,7 +41,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
         report(tokens / settings.max_new_tokens, f"{tokens:,} tokens")
     done = Run(tuple(cycles))
     finish = cycles[-1].finish
-    drafted = sum(len(cycle.drafted_ids) for cycle in cycles)
+    drafted = sum(cycle.depth for cycle in cycles)
     spoken = done.token_ids[:-1] if finish == "eos" else done.token_ids
     return {
         "token_ids": done.token_ids,
@@ -58,14 +56,16 @@ def run(arguments: Namespace, report: Progress) -> dict:
         "settings": {
             "target": target.name,
             "drafter": None if pair is None else pair.drafter.name,
+            "kind": None if pair is None else pair.drafter.kind,
             "method": arguments.method,
-            "k": k,
-            "gamma": None if drafter is None else settings.gamma,
+            "k": None if trimming is None else trimming.k,
+            "gamma": None if drafter is None or settings.tree else settings.gamma,
+            "tree": None if drafter is None or not settings.tree else asdict(settings.tree),
             "max_new_tokens": settings.max_new_tokens,
             "dtype": arguments.dtype,
             **asdict(settings.sampling),
         },
-        "events": [asdict(cycle) for cycle in cycles],
+        "events": [{**asdict(cycle), "accepted": cycle.accepted} for cycle in cycles],
     }
 
 

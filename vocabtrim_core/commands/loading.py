@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,7 +20,8 @@ from vocabtrim_core.prompts import is_unicode
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.shipped import shipped_counts_path
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
-from vocabtrim_core.vocabulary import Ranking, check_k, forced_token_ids, rank_tokens
+from vocabtrim_core.trees import DraftShape
+from vocabtrim_core.vocabulary import Ranking, check_k, forced_token_ids, rank_tokens, ranking_among
 
 
 def open_tokenizer(source: str, report: Progress) -> Tokenizer:
@@ -55,29 +57,37 @@ def check_tokenizer(counts: TokenCounts, tokenizer: Tokenizer, path: Path | None
     )
 
 
-def rank_for(pair: ModelPair, counts: TokenCounts, path: Path | None) -> Ranking:
-    """The ranking by calibration counts, with what the pair must keep at its front."""
+@dataclass(frozen=True, eq=False)
+class Trimming:
+    """A drafter's head in the order of a ranking of what it can propose, and the k to trim it to."""
+
+    ranking: Ranking
+    head: RankedHead
+    k: int
+
+
+def trimming(pair: ModelPair, counts: TokenCounts, path: Path | None, k: int | None) -> Trimming | None:
+    """What the pair's drafter keeps, by the calibration `counts` that `open_counts(path)` gave; None without a head.
+
+    Without `k` it is the default, or all tokens where there are fewer.
+    """
+    if pair.drafter.head is None:
+        return None
     check_tokenizer(counts, pair.tokenizer, path)
     forced = forced_token_ids(pair.tokenizer, pair.target.eos_ids)
     name = Path(path or shipped_counts_path()).stem
-    return rank_tokens(counts.calibration, forced, name, pair.usable_vocab_size)
-
-
-def choose_k(ranking: Ranking, k: int | None) -> int:
-    """The k that was asked for, where the ranking has it, or the default."""
-    return check_k(ranking, min(defaults.KEPT_TOKENS, ranking.vocab_size) if k is None else k)
-
-
-def ranked_head(pair: ModelPair, ranking: Ranking) -> RankedHead:
-    """The drafter's head in the order of the ranking."""
-    return pair.drafter.head.reordered(torch.from_numpy(ranking.ids))
+    every = rank_tokens(counts.calibration, forced, name, pair.usable_vocab_size)
+    ranking = ranking_among(every, pair.drafter.head.ranking.numpy())
+    size = check_k(ranking, min(defaults.KEPT_TOKENS, ranking.vocab_size) if k is None else k)
+    return Trimming(ranking, pair.drafter.head.reordered(torch.from_numpy(ranking.ids)), size)
 
 
 def generation_settings(arguments: Namespace) -> GenerationSettings:
     """The decoding options as settings. SettingError where one is out of its range."""
     if not all(stop and is_unicode(stop) for stop in arguments.stop):
         raise SettingError("A stop string is empty or not valid Unicode text. Leave --stop out, or give it some text.")
-    return GenerationSettings(arguments.gamma, arguments.max_new_tokens, sampling_settings(arguments))
+    tree = DraftShape(*arguments.tree) if arguments.tree else None
+    return GenerationSettings(arguments.gamma, arguments.max_new_tokens, sampling_settings(arguments), tree)
 
 
 def sampling_settings(arguments: Namespace) -> SamplingSettings:

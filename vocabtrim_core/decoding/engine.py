@@ -1,7 +1,8 @@
 """The decoding loop: draft, one target pass, accept. It knows token ids only and yields one record a cycle.
 
-A cycle's pass runs the token emitted last, followed by the draft. Before the first cycle the prompt's pass has run that
-token already, so that only the draft is left. Vanilla decoding is the same loop with an empty draft.
+A cycle's pass runs the token emitted last, followed by the draft, a chain or a tree. Before the first cycle the
+prompt's pass has run that token already, so that only the draft is left. Vanilla decoding is the same loop with an
+empty draft.
 """
 
 from __future__ import annotations
@@ -13,23 +14,27 @@ from typing import Literal
 
 import torch
 
+from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.decoding.verification import Verdict, verify_greedy, verify_sampled
 from vocabtrim_core.drafters import Draft, Drafter
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.models import LanguageModel
-from vocabtrim_core.sampling import SamplingSettings, draw, law
+from vocabtrim_core.sampling import SamplingSettings, law, probability_at
+from vocabtrim_core.trees import MAX_DEPTH, DraftShape
 
-MAX_GAMMA = 32
+MAX_GAMMA = MAX_DEPTH
 
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """How long and how to decode. `gamma` is the draft length; it is not used without a drafter."""
+    """How long and how to decode. `gamma` is the length of a drafted chain; `tree` drafts trees of that shape instead.
+    Neither is used without a drafter."""
 
     gamma: int = 3
     max_new_tokens: int = 128
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    tree: DraftShape | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.gamma <= MAX_GAMMA:
@@ -37,44 +42,73 @@ class GenerationSettings:
         if self.max_new_tokens < 1:
             raise SettingError(f"The number of new tokens is {self.max_new_tokens}; ask for at least 1.")
 
+    @property
+    def shape(self) -> DraftShape:
+        """What a drafter is asked for."""
+        return self.tree or DraftShape(self.gamma)
+
 
 @dataclass(frozen=True)
 class CycleTimes:
-    """Seconds of one cycle. `prefill` (the prompt, both models) is set in the first cycle and not part of `total`."""
+    """Seconds of one cycle: the drafter's body and head; the target's pass with its head (`verification`); the accept
+    rule with softmax and sampling; forgetting what was refused (`bookkeeping`); the `rest`, such as this record.
+
+    `prefill` (the prompt, both models) is set in the first cycle and not part of `total`.
+    """
 
     drafter_body: float
     drafter_head: float
     verification: float
+    acceptance: float
+    bookkeeping: float
     rest: float
     prefill: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.drafter_body + self.drafter_head + self.verification + self.rest
+        drafting = self.drafter_body + self.drafter_head
+        return drafting + self.verification + self.acceptance + self.bookkeeping + self.rest
 
 
 @dataclass(frozen=True)
 class Cycle:
     """What happened in one cycle (draft, one target pass, accept).
 
-    `drafted_ids` with `draft_probs` and `target_probs` (what each model gave the drafted token: under the laws sampled
-    from, or under the plain softmax when greedy). The first `accepted` of them stand. `emitted_ids` are they and
-    then the target's own token, of probability `next_prob`: a "correction" after a rejection, a "bonus" after a whole
-    draft, "vanilla" without a draft. A block that ends inside the draft (end of sequence, stop string) has `own_token`
-    None and nothing after its end. `out_of_vocabulary` says that the rejection's correction is a token that the
-    drafter does not keep. `finish` says why this is the last cycle.
+    `drafted_ids` with their `parents` (the index of the drafted token that each one follows, -1 for none), and with
+    `draft_probs` and `target_probs`: what each model gave the drafted token after its parent, under the laws sampled
+    from, or under the plain softmax when greedy (with sampling, top-k and the like are left out where the accept rule
+    never looked). Those at `path` stand, from the top, `accepted` of them.
+
+    `emitted_ids` are they and then the target's own token, of probability `next_prob`: a "correction" where tokens
+    drafted there were rejected, a "bonus" where nothing more was drafted, "vanilla" without a draft. A block that ends
+    inside the draft (end of sequence, stop string) has `own_token` None and, of a chain, nothing after its end.
+    `out_of_vocabulary` says that the rejection's correction is a token that the drafter does not keep. `finish` says
+    why this is the last cycle.
     """
 
     drafted_ids: tuple[int, ...]
+    parents: tuple[int, ...]
     draft_probs: tuple[float, ...]
     target_probs: tuple[float, ...]
-    accepted: int
+    path: tuple[int, ...]
     emitted_ids: tuple[int, ...]
     own_token: Literal["correction", "bonus", "vanilla"] | None
     next_prob: float | None
     out_of_vocabulary: bool
     finish: Literal["eos", "stop string", "length"] | None
     times: CycleTimes
+
+    @property
+    def accepted(self) -> int:
+        return len(self.path)
+
+    @property
+    def depth(self) -> int:
+        """How many tokens could have been accepted: those on the draft's longest path."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(depths[parent] + 1 if parent >= 0 else 1)
+        return max(depths, default=0)
 
 
 def generate(
@@ -87,10 +121,15 @@ def generate(
     """Decode after `prompt_ids` and yield each cycle as it ends; without a drafter, vanilla decoding.
 
     The time between two yields belongs to the caller and is counted nowhere. Raises `SettingError` for an empty prompt
-    or one that leaves no room in the context of the target or the drafter.
+    or one that leaves no room in the context of the target or the drafter, `ModelError` for a model that cannot take
+    part in speculative decoding of this kind.
     """
     room = _room(target, drafter, prompt_ids, settings)
-    return _decode(target, drafter, torch.tensor(prompt_ids), room, settings, stop)
+    backbone = target.new_backbone(drafter.taps if drafter is not None else ())
+    if drafter is not None:
+        backbone.check(trees=not settings.shape.is_chain)
+        drafter.check(settings.shape)
+    return _decode(target, backbone, drafter, torch.tensor(prompt_ids), room, settings, stop)
 
 
 def _room(target: LanguageModel, drafter: Drafter | None, prompt_ids: list[int], settings: GenerationSettings) -> int:
@@ -108,6 +147,7 @@ def _room(target: LanguageModel, drafter: Drafter | None, prompt_ids: list[int],
 @torch.inference_mode()
 def _decode(
     target: LanguageModel,
+    backbone: Backbone,
     drafter: Drafter | None,
     prompt: torch.Tensor,
     room: int,
@@ -116,84 +156,113 @@ def _decode(
 ) -> Iterator[Cycle]:
     sampling = settings.sampling
     generator = torch.Generator().manual_seed(sampling.seed)
-    backbone = target.new_backbone()
+    width = target.head.hidden_size
+    nothing = Draft.empty()
     output: list[int] = []
 
     began = time.perf_counter()
-    hidden = backbone.run(prompt)  # [n, H]
+    states = backbone.run(prompt)  # [n, S]
     # The last token before a draft: its state where it has been run, else the token.
-    known, pending = hidden[-1:], prompt[:0]
-    kept = None
-    is_kept = torch.ones(target.head.vocab_size, dtype=torch.bool)
+    known, pending = states[-1:], prompt[:0]
+    is_kept = torch.zeros(target.head.vocab_size, dtype=torch.bool)
     if drafter is not None:
-        drafter.begin(prompt, hidden)
-        kept = drafter.kept
-        is_kept[:] = False
-        is_kept[kept] = True
+        drafter.begin(prompt, states)
+        is_kept[drafter.kept] = True
     prefill = time.perf_counter() - began
 
     finish = None
     while finish is None:
         began = time.perf_counter()
         # A cycle emits one token more than it drafts, so a longer draft could not be used.
-        gamma = 0 if drafter is None else min(settings.gamma, room - len(output) - 1)
-        draft = drafter.propose(gamma, sampling, generator) if drafter is not None and gamma else None
+        depth = room - len(output) - 1
+        draft = nothing
+        if drafter is not None and depth:
+            draft = drafter.propose(settings.shape.at_most(depth), sampling, generator)
 
         drafted = time.perf_counter()
-        block = pending if draft is None else torch.cat([pending, draft.ids])
-        hidden = torch.cat([known, backbone.run(block)]) if len(block) else known  # [g + 1, H]
-        logits = target.head.logits(hidden)  # [g + 1, V]
+        # The block is the pending token, if any, and the draft.
+        tree = draft.tree.below if len(pending) else draft.tree
+        states = known
+        if len(tree):
+            states = torch.cat([known, backbone.run(torch.cat([pending, draft.ids]), tree)])  # [n + 1, S]
+        logits = target.head.logits(states[:, :width])  # [n + 1, V]
         verified = time.perf_counter()
 
-        verdict, target_probs, next_prob = _accept(logits, draft, kept, sampling, generator)
-        drafted_ids = [] if draft is None else draft.ids.tolist()
-        emitted = [*drafted_ids[: verdict.accepted], verdict.next_id]
+        verdict, target_probs, next_prob = _accept(logits, draft, drafter, sampling, generator)
+        accepted = time.perf_counter()
+
+        drafted_ids = draft.ids.tolist()
+        emitted = [*(drafted_ids[node] for node in verdict.path), verdict.next_id]
         count, why = stop.kept(output, emitted)
-        inside_draft = count <= verdict.accepted
         output += emitted[:count]
         finish = why or ("length" if len(output) >= room else None)
+        path = torch.tensor(verdict.path, dtype=torch.int64)
+        stopped = time.perf_counter()
         if finish is None:
-            backbone.rewind(gamma - verdict.accepted)
+            first = len(pending)  # of the block, where the draft begins
+            backbone.keep(len(tree), torch.cat([torch.arange(first), path + first]))
             if drafter is not None:
-                drafter.settle(verdict.accepted, verdict.next_id, hidden)
+                drafter.settle(path, verdict.next_id, torch.cat([states[:1], states[path + 1]]))
             known, pending = known[:0], torch.tensor([verdict.next_id])
-        rejected = verdict.accepted < len(drafted_ids) and not inside_draft
-        shown = count if inside_draft else len(drafted_ids)
-        ended = time.perf_counter()
+        kept = time.perf_counter()
 
-        body = draft.body_seconds if draft else 0.0
-        head = draft.head_seconds if draft else 0.0
-        verification = verified - drafted
+        inside_draft = count <= len(verdict.path)
+        last = verdict.path[-1] if verdict.path else -1
+        refused = bool(draft.tree.children[last]) and not inside_draft
+        shown = count if inside_draft and draft.tree.is_chain else len(drafted_ids)
+        ended = time.perf_counter()
+        times = CycleTimes(
+            drafter_body=draft.body_seconds,
+            drafter_head=draft.head_seconds,
+            verification=verified - drafted,
+            acceptance=accepted - verified,
+            bookkeeping=kept - stopped,
+            rest=(ended - began) - draft.body_seconds - draft.head_seconds - (accepted - drafted) - (kept - stopped),
+            prefill=prefill,
+        )
         yield Cycle(
             drafted_ids=tuple(drafted_ids[:shown]),
-            draft_probs=tuple(draft.probs.tolist()[:shown]) if draft else (),
-            target_probs=tuple(target_probs[:shown]),
-            accepted=min(verdict.accepted, count),
+            parents=tuple(draft.tree.parents.tolist()[:shown]),
+            draft_probs=tuple(draft.probs.tolist()[:shown]),
+            target_probs=tuple(target_probs.tolist()[:shown]),
+            path=verdict.path[:count],
             emitted_ids=tuple(emitted[:count]),
-            own_token=None if inside_draft else "vanilla" if not drafted_ids else "correction" if rejected else "bonus",
+            own_token=None if inside_draft else "correction" if refused else "bonus" if drafted_ids else "vanilla",
             next_prob=None if inside_draft else next_prob,
-            out_of_vocabulary=rejected and not bool(is_kept[verdict.next_id]),
+            out_of_vocabulary=refused and not bool(is_kept[verdict.next_id]),
             finish=finish,
-            times=CycleTimes(body, head, verification, ended - began - body - head - verification, prefill),
+            times=times,
         )
         prefill = 0.0
 
 
 def _accept(
     logits: torch.Tensor,
-    draft: Draft | None,
-    kept: torch.Tensor | None,
+    draft: Draft,
+    drafter: Drafter | None,
     sampling: SamplingSettings,
     generator: torch.Generator,
-) -> tuple[Verdict, list[float], float]:
-    """The verdict, the target's probability of each drafted token, and that of its own next token."""
-    ids = torch.empty(0, dtype=torch.int64) if draft is None else draft.ids
-    laws = logits.float().softmax(-1) if sampling.greedy else law(logits, sampling)  # [g + 1, V]
+) -> tuple[Verdict, torch.Tensor, float]:
+    """The verdict, the target's probability of each drafted token, float32[n], and that of its own next token."""
+    ids, tree = draft.ids.tolist(), draft.tree
+    laws: dict[int, torch.Tensor] = {}
+
+    def law_of(row: int) -> torch.Tensor:
+        laws[row] = law(logits[row : row + 1], sampling)[0]
+        return laws[row]
+
     if sampling.greedy:
-        verdict = verify_greedy(logits.argmax(-1), ids)
-    elif draft is None or draft.laws is None or kept is None:
-        verdict = Verdict(0, draw(laws[0], generator))
+        # In half precision argmax is slow.
+        verdict = verify_greedy(lambda row: int(logits[row].float().argmax()), ids, tree)
     else:
-        verdict = verify_sampled(laws, ids, draft.ranks, draft.laws, kept, generator)
-    target_probs = laws[torch.arange(len(ids)), ids].tolist()
-    return verdict, target_probs, float(laws[verdict.accepted, verdict.next_id])
+        verdict = verify_sampled(law_of, draft, draft.ids if drafter is None else drafter.kept, generator)
+    # The rest is for the record.
+    last = verdict.path[-1] if verdict.path else -1
+    rows = torch.cat([tree.parents, torch.tensor([last])]) + 1
+    probs = probability_at(logits, rows, torch.cat([draft.ids, torch.tensor([verdict.next_id])]), sampling.temperature)
+    for row, sampled_from in laws.items():
+        for node in tree.children[row - 1]:
+            probs[node] = sampled_from[ids[node]]
+        if row == last + 1:
+            probs[-1] = sampled_from[verdict.next_id]
+    return verdict, probs[:-1], float(probs[-1])

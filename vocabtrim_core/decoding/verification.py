@@ -1,27 +1,40 @@
-"""The accept rule of a drafted chain, which keeps the output exactly the target's (Leviathan et al. 2023)."""
+"""The accept rule of drafted chains and trees, which keeps the output exactly the target's.
+
+Both are walked from the top. Greedily, to the child that is the target's argmax. With sampling, the children are tried
+in order against what is left of the target's law (Leviathan et al. 2023; Miao et al. 2024, SpecInfer, algorithm 2).
+A row is a place where the target says what comes next: row 0 before the draft, row i + 1 after its token i.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 
+from vocabtrim_core.drafters import Draft
 from vocabtrim_core.sampling import draw
+from vocabtrim_core.trees import TokenTree
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`accepted` drafted tokens stand; `next_id` is the target's own token after them (correction or bonus)."""
+    """The drafted tokens at `path`, from the top, stand; `next_id` is the target's own token after them."""
 
-    accepted: int
+    path: tuple[int, ...]
     next_id: int
 
 
-def verify_greedy(target_choices: torch.Tensor, drafted: torch.Tensor) -> Verdict:
-    """Accept while the draft is the target's argmax. `target_choices` int64[g + 1], `drafted` int64[g], target ids."""
-    agrees = (target_choices[:-1] == drafted).long()
-    accepted = int(agrees.cumprod(0).sum())
-    return Verdict(accepted, int(target_choices[accepted]))
+def verify_greedy(choice: Callable[[int], int], ids: list[int], tree: TokenTree) -> Verdict:
+    """Accept while a child is the target's argmax: `choice` of a row. `ids` are the drafted target ids."""
+    path: list[int] = []
+    node: int | None = -1
+    while node is not None:
+        next_id = choice(node + 1)
+        node = next((child for child in tree.children[node] if ids[child] == next_id), None)
+        if node is not None:
+            path.append(node)
+    return Verdict(tuple(path), next_id)
 
 
 def acceptance_probability(target_prob: float, draft_prob: float) -> float:
@@ -43,20 +56,52 @@ def residual_law(target_probs: torch.Tensor, draft_probs: torch.Tensor, kept: to
 
 
 def verify_sampled(
-    target_laws: torch.Tensor,
-    drafted: torch.Tensor,
-    ranks: torch.Tensor,
-    draft_laws: torch.Tensor,
-    kept: torch.Tensor,
-    generator: torch.Generator,
+    law_of: Callable[[int], torch.Tensor], draft: Draft, kept: torch.Tensor, generator: torch.Generator
 ) -> Verdict:
-    """Speculative sampling, position by position.
+    """Speculative sampling. `law_of` gives the target's law, float32 [V], of a row; `kept` int64[k] are the target ids
+    of the columns of `draft.laws`."""
+    path: list[int] = []
+    node: int | None = -1
+    while node is not None:
+        siblings, left = draft.tree.children[node], law_of(node + 1)
+        if draft.laws is None:
+            node, left = _try_chosen(siblings, left, draft, generator)
+        else:
+            node, left = _try_drawn(siblings, left, draft, kept, generator)
+        if node is not None:
+            path.append(node)
+    return Verdict(tuple(path), draw(left, generator))
 
-    `target_laws` float32[g + 1, V]; `drafted` int64[g] target ids, drawn as columns `ranks` int64[g] of `draft_laws`
-    float32[g, k], whose columns are the target ids `kept` int64[k].
+
+def _try_drawn(
+    siblings: tuple[int, ...], left: torch.Tensor, draft: Draft, kept: torch.Tensor, generator: torch.Generator
+) -> tuple[int | None, torch.Tensor]:
+    """The sibling that is accepted, if one is, and what is left of the target's law `left` [V] for another token."""
+    assert draft.laws is not None
+    for child in siblings:
+        target_prob, draft_prob = float(left[draft.ids[child]]), float(draft.laws[child, draft.ranks[child]])
+        if float(torch.rand((), generator=generator)) < acceptance_probability(target_prob, draft_prob):
+            return child, left
+        left = residual_law(left, draft.laws[child], kept)
+    return None, left
+
+
+def _try_chosen(
+    siblings: tuple[int, ...], left: torch.Tensor, draft: Draft, generator: torch.Generator
+) -> tuple[int | None, torch.Tensor]:
+    """The same for siblings that were not drawn: the draft's law of each one is 1 at the token itself.
+
+    So it is accepted with its probability in what is left, and what is left after a rejection is the rest without it.
     """
-    for position, (token, rank) in enumerate(zip(drafted.tolist(), ranks.tolist(), strict=True)):
-        target_prob, draft_prob = float(target_laws[position, token]), float(draft_laws[position, rank])
-        if float(torch.rand((), generator=generator)) >= acceptance_probability(target_prob, draft_prob):
-            return Verdict(position, draw(residual_law(target_laws[position], draft_laws[position], kept), generator))
-    return Verdict(len(drafted), draw(target_laws[len(drafted)], generator))
+    if not siblings:
+        return None, left
+    ids = draft.ids[list(siblings)]
+    chances = torch.rand(len(siblings), generator=generator).tolist()
+    rest = 1.0
+    for child, prob, chance in zip(siblings, left[ids].tolist(), chances, strict=True):
+        if chance * rest < prob:
+            return child, left
+        rest -= prob
+    without = left.index_fill(0, ids, 0.0)
+    # Nothing left is rounding, as in `residual_law`; what is left need not sum to 1 to be drawn from.
+    return None, without if bool(without.any()) else left

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
@@ -10,10 +12,49 @@ from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.drafters import Draft
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.sampling import SamplingSettings, draw, law, probability_of
+from vocabtrim_core.trees import DraftShape, GrowingTree, TokenTree, top_children
+
+if TYPE_CHECKING:
+    from vocabtrim_core.models import LanguageModel
+
+
+@dataclass(frozen=True, eq=False)
+class IndependentModel:
+    """A language model as a drafter."""
+
+    kind: ClassVar[str] = "independent"
+    taps: ClassVar[tuple[int, ...]] = ()
+    model: LanguageModel
+
+    @property
+    def name(self) -> str:
+        return self.model.name
+
+    @property
+    def head(self) -> RankedHead:
+        return self.model.head
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.vocab_size
+
+    @property
+    def parameters(self) -> int:
+        return self.model.parameters
+
+    @property
+    def max_length(self) -> int:
+        return self.model.max_length
+
+    def new_drafter(self, head: RankedHead | None = None, k: int | None = None) -> IndependentDrafter:
+        head = head or self.head
+        return IndependentDrafter(self.model.new_backbone(), head, k or head.vocab_size, self.max_length)
 
 
 class IndependentDrafter:
     """Drafts with `backbone` and the first `k` ranks of `head`."""
+
+    taps: tuple[int, ...] = ()
 
     def __init__(self, backbone: Backbone, head: RankedHead, k: int, max_length: int) -> None:
         self.kept = head.ranking[:k]
@@ -23,14 +64,25 @@ class IndependentDrafter:
         self._k = k
         self._pending = torch.empty(0, dtype=torch.int64)  # tokens that stand and are not in the cache
         self._drafted = self._pending
+        # Where each drafted token is among the `_run` tokens that the cache holds of this draft, or -1.
+        self._places = self._pending
+        self._run = 0
 
-    def begin(self, prompt_ids: torch.Tensor, hidden: torch.Tensor) -> None:
+    def check(self, shape: DraftShape) -> None:
+        self._backbone.check(trees=not shape.is_chain)
+
+    def begin(self, prompt_ids: torch.Tensor, states: torch.Tensor) -> None:
         self._backbone.reset()
         if len(prompt_ids) > 1:
             self._backbone.run(prompt_ids[:-1])
         self._pending = prompt_ids[-1:]
 
-    def propose(self, gamma: int, sampling: SamplingSettings, generator: torch.Generator) -> Draft:
+    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Draft:
+        draft = self._chain(shape.depth, sampling, generator) if shape.is_chain else self._tree(shape, sampling)
+        self._drafted = draft.ids
+        return draft
+
+    def _chain(self, gamma: int, sampling: SamplingSettings, generator: torch.Generator) -> Draft:
         feed = self._pending
         ranks, probs, laws = [], [], []
         body_seconds = head_seconds = 0.0
@@ -50,22 +102,52 @@ class IndependentDrafter:
             feed = self.kept[rank]  # [1]
             body_seconds += computed - began
             head_seconds += time.perf_counter() - computed
-        drafted_ranks = torch.cat(ranks)
-        self._drafted = self.kept[drafted_ranks]
+        drafted = torch.cat(ranks)
+        self._places = torch.arange(gamma)
+        self._places[-1] = -1  # the last token is never fed
+        self._run = gamma - 1
         return Draft(
-            self._drafted,
+            self.kept[drafted],
+            TokenTree.chain(gamma),
             torch.cat(probs),
-            drafted_ranks,
+            drafted,
             torch.cat(laws) if laws else None,
             body_seconds,
             head_seconds,
         )
 
-    def settle(self, accepted: int, next_id: int, hidden: torch.Tensor) -> None:
-        following = torch.tensor([next_id])
-        if accepted == len(self._drafted):
-            # The last drafted token was never fed, so it is not in the cache yet.
-            self._pending = torch.cat([self._drafted[-1:], following])
-        else:
-            self._backbone.rewind(len(self._drafted) - 1 - accepted)
-            self._pending = following
+    def _tree(self, shape: DraftShape, sampling: SamplingSettings) -> Draft:
+        growing = GrowingTree(shape)
+        feed, arrangement = self._pending, None
+        parents = torch.empty(0, dtype=torch.int64)  # of the tokens run, among themselves
+        nodes = parents  # which nodes they are
+        body_seconds = head_seconds = 0.0
+        for depth in range(shape.depth):
+            began = time.perf_counter()
+            hidden = self._backbone.run(feed, arrangement)  # [m, H]
+            computed = time.perf_counter()
+            logits = self._head.logits(hidden if depth else hidden[-1:], self._k)  # [m, k]
+            ranks, rows = growing.grow(*top_children(logits, shape.branches, sampling.temperature))
+            body_seconds += computed - began
+            head_seconds += time.perf_counter() - computed
+            if depth + 1 < shape.depth:
+                feed = self.kept[ranks]
+                nodes = torch.cat([nodes, growing.frontier])
+                # The last frontier was run last; before the first one there is no token of the tree.
+                above = rows + len(parents) - len(hidden) if depth else torch.full_like(rows, -1)
+                parents = torch.cat([parents, above])
+                arrangement = TokenTree(parents)
+        tree, drafted, probs, chosen = growing.finish()
+        places = torch.full((int(chosen[-1]) + 1,), -1)
+        inside = nodes <= chosen[-1]
+        places[nodes[inside]] = torch.arange(len(nodes))[inside]
+        self._places = places[chosen]
+        self._run = len(nodes)
+        return Draft(self.kept[drafted], tree, probs, drafted, None, body_seconds, head_seconds)
+
+    def settle(self, path: torch.Tensor, next_id: int, states: torch.Tensor) -> None:
+        places = self._places[path]
+        cached = places[places >= 0]
+        self._backbone.keep(self._run, cached)
+        # At most the last token that stands has never been fed.
+        self._pending = torch.cat([self._drafted[path[len(cached) :]], torch.tensor([next_id])])

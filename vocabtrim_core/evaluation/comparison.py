@@ -15,7 +15,6 @@ import torch
 
 from vocabtrim_core.decoding.engine import Cycle, CycleTimes, GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
-from vocabtrim_core.drafters.independent import IndependentDrafter
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.models import LanguageModel, ModelPair
@@ -26,21 +25,27 @@ METHODS: tuple[Method, ...] = ("vanilla", "untrimmed", "trimmed")
 
 @dataclass(frozen=True, eq=False)
 class Contest:
-    """What is compared: a pair whose drafter's head is in rank order, the trimmed size k, and how to decode."""
+    """What is compared: a pair, its drafter's head in rank order with the trimmed size k, and how to decode.
+
+    A drafter without a head (prompt lookup) has neither, and there is one method with it, "untrimmed".
+    """
 
     pair: ModelPair
-    ranked_head: RankedHead
-    k: int
+    ranked_head: RankedHead | None
+    k: int | None
     settings: GenerationSettings
     stop: StopCondition
 
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        """What there is to compare."""
+        return METHODS if self.ranked_head is not None else ("vanilla", "untrimmed")
+
     def cycles(self, method: Method, prompt_ids: list[int]) -> Iterator[Cycle]:
         """Decode one prompt with one method."""
-        size = {"vanilla": None, "untrimmed": self.ranked_head.vocab_size, "trimmed": self.k}[method]
         drafter = None
-        if size is not None:
-            model = self.pair.drafter
-            drafter = IndependentDrafter(model.new_backbone(), self.ranked_head, size, model.max_length)
+        if method != "vanilla":
+            drafter = self.pair.drafter.new_drafter(self.ranked_head, self.k if method == "trimmed" else None)
         return generate(self.pair.target, drafter, prompt_ids, self.settings, self.stop)
 
 
@@ -80,7 +85,7 @@ class Run:
 @dataclass(frozen=True)
 class MethodFigures:
     """A method over all its runs. `acceptance_length` is tokens per target pass, `acceptance_rate` accepted / drafted
-    (None where nothing was drafted), `cycle_seconds` the mean of each part of a cycle."""
+    on the longest path (None where nothing was drafted), `cycle_seconds` the mean of each part of a cycle."""
 
     tokens_per_second: Spread
     acceptance_length: float
@@ -126,17 +131,33 @@ def play(contest: Contest, prompts: Sequence[list[int]], repeats: int) -> Iterat
     Methods are interleaved prompt by prompt and their order rotates, so that a drift of the machine's speed or a warm
     cache favours none of them. The very first runs, one a method on the first prompt, are in the plain order.
     """
+    return ((turn, cycle) for _, turn, cycle in play_all([contest], prompts, repeats))
+
+
+def play_all(
+    contests: Sequence[Contest], prompts: Sequence[list[int]], repeats: int
+) -> Iterator[tuple[int, Turn, Cycle]]:
+    """The same with several drafters of one target: which contest each cycle belongs to comes first.
+
+    Vanilla decoding is the same in all of them and is played once, as the first contest's.
+    """
+    entries = [
+        (number, method)
+        for number, contest in enumerate(contests)
+        for method in contest.methods
+        if number == 0 or method != "vanilla"
+    ]
     for repeat in range(repeats):
-        for number, prompt_ids in enumerate(prompts):
-            start = (repeat + number) % len(METHODS)
-            for method in METHODS[start:] + METHODS[:start]:
-                turn = Turn(repeat, number, method)
-                yield from ((turn, cycle) for cycle in contest.cycles(method, prompt_ids))
+        for prompt, prompt_ids in enumerate(prompts):
+            start = (repeat + prompt) % len(entries)
+            for number, method in entries[start:] + entries[:start]:
+                turn = Turn(repeat, prompt, method)
+                yield from ((number, turn, cycle) for cycle in contests[number].cycles(method, prompt_ids))
 
 
 def warm_up(contest: Contest, prompt_ids: list[int]) -> None:
     """Run a few cycles of each method, so that what is set up once is not timed."""
-    for method in METHODS:
+    for method in contest.methods:
         for _ in itertools.islice(contest.cycles(method, prompt_ids), 3):
             pass
 
@@ -182,7 +203,7 @@ def _speeds(done: Mapping[Turn, Run]) -> list[dict[Method, float]]:
 
 def _figures(method: Method, runs: list[Run], speeds: list[dict[Method, float]]) -> MethodFigures:
     cycles = [cycle for run in runs for cycle in run.cycles]
-    drafted = sum(len(cycle.drafted_ids) for cycle in cycles)
+    drafted = sum(cycle.depth for cycle in cycles)
     rejected = [cycle for cycle in cycles if cycle.own_token == "correction"]
     parts = {part.name: [getattr(cycle.times, part.name) for cycle in cycles] for part in fields(CycleTimes)}
     mean = CycleTimes(**{name: sum(seconds) / len(cycles) for name, seconds in parts.items()})

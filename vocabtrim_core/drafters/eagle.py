@@ -1,0 +1,329 @@
+"""EAGLE drafters: a single layer that continues the target's own states (arXiv 2401.15077, 2406.16858, 2503.01840).
+
+Slot i holds the embedding of token i + 1 and the target's feature of token i, and predicts token i + 2. A draft appends
+slots with the layer's own output in place of the target's features. Once the target has run the accepted tokens, their
+slots are computed again, with its true features.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import torch
+from torch import nn
+from transformers import LlamaConfig
+
+from vocabtrim_core.drafters import Draft
+from vocabtrim_core.drafters.checkpoints import Checkpoint, as_weight, fill
+from vocabtrim_core.drafters.choosing import Choice, chain_draft, choose, no_draft
+from vocabtrim_core.drafters.eagle_network import EagleNetwork
+from vocabtrim_core.errors import ModelError
+from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.hub import first_line
+from vocabtrim_core.sampling import SamplingSettings
+from vocabtrim_core.trees import DraftShape, GrowingTree, top_children
+
+if TYPE_CHECKING:
+    from vocabtrim_core.models import LanguageModel
+
+_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+@dataclass(frozen=True, eq=False)
+class EagleModel:
+    """A loaded EAGLE drafter. `taps` are the target's layers whose inputs it fuses, none for EAGLE-1 and 2.
+
+    `head` is in the checkpoint's order: the target's own, or one that was trained with it (its `ranking` are then the
+    tokens that it was trimmed to). `vocab_size` counts the ids that it takes.
+    """
+
+    kind: ClassVar[str] = "eagle"
+    name: str
+    network: EagleNetwork
+    embeddings: nn.Module
+    head: RankedHead
+    vocab_size: int
+    max_length: int
+    taps: tuple[int, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the layer and what feeds it, without embeddings and head."""
+        return sum(parameter.numel() for parameter in self.network.parameters())
+
+    def new_drafter(self, head: RankedHead | None = None, k: int | None = None) -> EagleDrafter:
+        head = head or self.head
+        return EagleDrafter(self, head, k or head.vocab_size)
+
+
+class EagleDrafter:
+    """Drafts with the network of `model` and the first `k` ranks of `head`."""
+
+    def __init__(self, model: EagleModel, head: RankedHead, k: int) -> None:
+        self.kept = head.ranking[:k]
+        self.max_length = model.max_length
+        self.taps = model.taps
+        self._network, self._embed = model.network, model.embeddings
+        self._head, self._k = head, k
+        self._slots = _Slots()
+        # Slots that stand and are not in the cache: their tokens, and the target's states of the tokens before.
+        self._ids = self._drafted = torch.empty(0, dtype=torch.int64)
+        self._states: list[torch.Tensor] = []
+
+    def check(self, shape: DraftShape) -> None:
+        """Chains and trees alike."""
+
+    def begin(self, prompt_ids: torch.Tensor, states: torch.Tensor) -> None:
+        self._slots.length = 0
+        ids, before = prompt_ids[1:], states[:-1]
+        if len(ids) > 1:
+            self._run(ids[:-1], self._fused(before[:-1]))
+        self._ids, self._drafted = ids[-1:], ids[:0]
+        self._states = [before[-1:]]
+
+    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Draft:
+        if not len(self._ids):  # a prompt of one token
+            return no_draft()
+        began = time.perf_counter()
+        feature = self._run(self._ids, self._fused(torch.cat(self._states)))[-1:]  # [1, H]
+        self._ids, self._states = self._ids[:0], []
+        committed = self._slots.length
+        prepared = time.perf_counter() - began
+        if shape.is_chain:
+            draft = self._chain(shape, sampling, generator, feature)
+        else:
+            draft = self._tree(shape, sampling, feature)
+        self._slots.length = committed
+        self._drafted = draft.ids
+        return replace(draft, body_seconds=draft.body_seconds + prepared)
+
+    def settle(self, path: torch.Tensor, next_id: int, states: torch.Tensor) -> None:
+        self._ids = torch.cat([self._ids, self._drafted[path], torch.tensor([next_id])])
+        self._states.append(states)
+        self._drafted = self._drafted[:0]
+
+    def _fused(self, states: torch.Tensor) -> torch.Tensor:
+        """The features [n, H] in the target's states [n, S]: the final ones, or (EAGLE-3) those tapped, fused."""
+        width = states.shape[-1] // (1 + len(self.taps))
+        return self._network.fuse(states[:, width:] if self.taps else states)
+
+    def _run(self, ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        """Append slots after those in the cache; the network's output [n, H]."""
+        length = self._slots.length
+        positions = torch.arange(length, length + len(ids))
+        return self._network(self._embed(ids)[None], features[None], positions, past=self._slots)[0]
+
+    def _chain(
+        self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator, feature: torch.Tensor
+    ) -> Draft:
+        choices: list[Choice] = []
+        body_seconds = head_seconds = 0.0
+        for step in range(shape.depth):
+            began = time.perf_counter()
+            if step:
+                feature = self._run(self.kept[choices[-1].ranks], feature)  # [1, H]
+            hidden = self._network.predict(feature)
+            computed = time.perf_counter()
+            choices.append(choose(self._head.logits(hidden, self._k), sampling, generator))
+            body_seconds += computed - began
+            head_seconds += time.perf_counter() - computed
+        return chain_draft(choices, self.kept, body_seconds, head_seconds)
+
+    def _tree(self, shape: DraftShape, sampling: SamplingSettings, feature: torch.Tensor) -> Draft:
+        """EAGLE-2's tree: each level runs the most probable tokens of the last one, each with what it follows."""
+        growing = GrowingTree(shape)
+        committed = self._slots.length
+        visible = torch.empty(1, 0, dtype=torch.bool)  # [frontier, slots of this draft]
+        ranks = rows = None
+        body_seconds = head_seconds = 0.0
+        for level in range(shape.depth):
+            began = time.perf_counter()
+            if ranks is not None and rows is not None:
+                count = len(ranks)
+                visible = torch.cat([visible[rows], torch.eye(count, dtype=torch.bool)], dim=1)
+                mask = torch.cat([torch.ones(count, committed, dtype=torch.bool), visible], dim=1)
+                positions = torch.full((count,), committed + level - 1)
+                embedded = self._embed(self.kept[ranks])[None]
+                feature = self._network(embedded, feature[rows][None], positions, mask, self._slots)[0]  # [f, H]
+            hidden = self._network.predict(feature)
+            computed = time.perf_counter()
+            logits = self._head.logits(hidden, self._k)  # [f, k]
+            ranks, rows = growing.grow(*top_children(logits, shape.branches, sampling.temperature))
+            body_seconds += computed - began
+            head_seconds += time.perf_counter() - computed
+        began = time.perf_counter()
+        tree, chosen, probs, _ = growing.finish()
+        head_seconds += time.perf_counter() - began
+        return Draft(self.kept[chosen], tree, probs, chosen, None, body_seconds, head_seconds)
+
+
+class _Slots:
+    """Keys and values of the slots so far, in memory that grows by doubling. Fewer again is a smaller `length`."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self._keys = self._values = torch.empty(1, 0, 0, 0)
+
+    def extend(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append [1, heads, n, d] each; views of all."""
+        begin, end = self.length, self.length + keys.shape[2]
+        if end > self._keys.shape[2]:
+            self._keys, self._values = self._grown(self._keys, keys, end), self._grown(self._values, values, end)
+        self._keys[:, :, begin:end] = keys
+        self._values[:, :, begin:end] = values
+        self.length = end
+        return self._keys[:, :, :end], self._values[:, :, :end]
+
+    def _grown(self, old: torch.Tensor, like: torch.Tensor, needed: int) -> torch.Tensor:
+        _, heads, _, width = like.shape
+        new = like.new_empty(1, heads, max(256, 2 * needed), width)
+        if self.length:
+            new[:, :, : self.length] = old[:, :, : self.length]
+        return new
+
+
+def recognises(names: Collection[str]) -> bool:
+    """Whether tensors of these names are an EAGLE drafter's."""
+    plain = {_plain_name(name) for name in names}
+    return "fc.weight" in plain and any(name and name.startswith("midlayer.") for name in plain)
+
+
+def load(checkpoint: Checkpoint, target: LanguageModel) -> EagleModel:
+    """The drafter of a checkpoint, for `target` and in its dtype.
+
+    Embeddings and head that the checkpoint lacks are the target's. Raises `ModelError` where the two do not fit.
+    """
+    name, dtype = checkpoint.name, target.dtype
+    tensors = checkpoint.renamed(_plain_name)
+    outer = checkpoint.config
+    config = _llama_config(outer, name, target, "midlayer.self_attn.q_proj.bias" in tensors)
+    parts = {key: tensors.pop(key, None) for key in ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d")}
+
+    version = 3 if "midlayer.hidden_norm.weight" in tensors else 1
+    fc = tensors["fc.weight"]
+    taps = _taps(outer, fc, target, name) if version == 3 else ()
+    if version == 1 and config.hidden_size != target.hidden_size:
+        raise _unfit(name, f"width {config.hidden_size}", f"width {target.hidden_size}")
+    if config.vocab_size != target.vocab_size:
+        raise _unfit(name, f"{config.vocab_size:,} tokens", f"{target.vocab_size:,} tokens")
+    speculators = "speculators_model_type" in outer
+    network = EagleNetwork(
+        config,
+        version,
+        fused=fc.shape[-1],
+        norm_before_residual=bool(outer.get("norm_before_residual", speculators)),
+        fc_bias="fc.bias" in tensors,
+    )
+    fill(network, tensors, name, dtype)
+    return EagleModel(
+        name=name,
+        network=network,
+        embeddings=_embeddings(parts["embed_tokens.weight"], config, target, name),
+        head=_head(parts["lm_head.weight"], parts["d2t"], parts["t2d"], config, target, name),
+        vocab_size=target.vocab_size,
+        max_length=min(config.max_position_embeddings, target.max_length),
+        taps=taps,
+    )
+
+
+def _plain_name(name: str) -> str | None:
+    """A tensor's name as in EAGLE-3's own checkpoints, from any of the layouts; None for what is computed anyway."""
+    if name.endswith("rotary_emb.inv_freq"):
+        return None
+    name = name.removeprefix("model.")
+    for prefix, plain in (("layers.0.", "midlayer."), ("transformer.", "midlayer."), ("fusion_fc.", "fc.")):
+        if name.startswith(prefix):
+            return plain + name.removeprefix(prefix)
+    return name
+
+
+def _llama_config(outer: Any, name: str, target: LanguageModel, attention_bias: bool) -> LlamaConfig:
+    inner = outer.get("transformer_layer_config") or outer
+    if not inner.get("num_attention_heads") or not inner.get("hidden_size"):
+        raise ModelError(f"The drafter {name} has no config.json that says its width and number of attention heads.")
+    try:
+        config = LlamaConfig.from_dict({**inner, "model_type": "llama", "attention_bias": attention_bias})
+        rope = (config.rope_parameters or {})["rope_type"]
+    # The library raises errors of every kind for values that make no sense.
+    except Exception as error:
+        raise ModelError(f"The configuration of the drafter {name} makes no sense: {first_line(error)}") from error
+    if rope not in _ROPE_TYPES:
+        raise ModelError(f"The drafter {name} has rotary positions of the kind {rope}, which is not supported.")
+    return config
+
+
+def _taps(outer: Any, fc: torch.Tensor, target: LanguageModel, name: str) -> tuple[int, ...]:
+    """Indices of the target's layers whose inputs the drafter fuses: what its configuration says, or vLLM's default."""
+    layers = target.body.config.get_text_config().num_hidden_layers
+    given = outer.get("eagle_aux_hidden_state_layer_ids")
+    if not given:
+        # SGLang and NVIDIA count outputs of layers there: that of layer i is the input of layer i + 1.
+        outputs = (outer.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
+        given = [index + 1 for index in outputs] if outputs else (2, layers // 2, layers - 3)
+    taps = tuple(int(index) for index in given)
+    if fc.shape[-1] != len(taps) * target.hidden_size:
+        raise _unfit(
+            name,
+            f"width {fc.shape[-1]:,} for the states of {len(taps)} of its layers",
+            f"{len(taps)} times {target.hidden_size}",
+        )
+    if not all(0 <= index < layers for index in taps):
+        raise _unfit(name, f"layers {', '.join(map(str, taps))}", f"{layers} layers")
+    return taps
+
+
+def _embeddings(own: torch.Tensor | None, config: LlamaConfig, target: LanguageModel, name: str) -> nn.Module:
+    if own is None:
+        shared: Any = target.body.get_input_embeddings()
+        width = shared.weight.shape[-1]
+        if width != config.hidden_size:
+            raise _unfit(name, f"embeddings of width {config.hidden_size}", f"embeddings of width {width}")
+        return cast(nn.Module, shared)
+    if tuple(own.shape) != (config.vocab_size, config.hidden_size):
+        raise ModelError(f"The drafter {name} is damaged: embed_tokens.weight is {tuple(own.shape)}.")
+    return nn.Embedding.from_pretrained(as_weight(own, target.dtype))
+
+
+def _head(
+    own: torch.Tensor | None,
+    d2t: torch.Tensor | None,
+    t2d: torch.Tensor | None,
+    config: LlamaConfig,
+    target: LanguageModel,
+    name: str,
+) -> RankedHead:
+    """The head with the target ids of its rows as ranking."""
+    if own is None:
+        if d2t is not None:
+            raise ModelError(
+                f"The drafter {name} is incomplete: it has d2t, which maps the rows of a head, but no head."
+            )
+        if config.hidden_size != target.head.hidden_size:
+            raise _unfit(name, f"a head of width {config.hidden_size}", f"one of width {target.head.hidden_size}")
+        return target.head
+    rows = len(own)
+    kept = torch.arange(rows) if d2t is None else torch.arange(rows) + d2t.long() if len(d2t) == rows else None
+    problem = None
+    if own.dim() != 2 or own.shape[1] != config.hidden_size:
+        problem = f"lm_head.weight is {tuple(own.shape)}"
+    elif kept is None:
+        problem = f"its head has {rows:,} rows and d2t {len(d2t):,} entries" if d2t is not None else None
+    elif d2t is None and rows != config.vocab_size:
+        problem = f"its head has {rows:,} rows for {config.vocab_size:,} tokens, and no d2t says which they are"
+    elif len(kept.unique()) < rows or int(kept.min()) < 0 or int(kept.max()) >= config.vocab_size:
+        problem = "d2t maps rows of its head to the same token, or outside the vocabulary"
+    elif t2d is not None and not torch.equal(t2d.nonzero()[:, 0], kept.sort().values):
+        problem = "t2d and d2t do not say the same"
+    if problem or kept is None:
+        raise ModelError(f"The drafter {name} is damaged: {problem}.")
+    return RankedHead(as_weight(own, target.dtype), kept)
+
+
+def _unfit(name: str, drafter: str, target: str) -> ModelError:
+    return ModelError(
+        f"The drafter {name} was made for another target: it expects {drafter}, and this target has {target}. Choose "
+        "the target that it was trained with."
+    )

@@ -1,0 +1,188 @@
+"""EAGLE's network: one decoder layer over the target's states and the embedding of the token that follows each.
+
+EAGLE-1 and 2 (arXiv 2401.15077, 2406.16858) project both to one width before the layer. EAGLE-3 (arXiv 2503.01840)
+first fuses the states of three of the target's layers into one feature, and the layer attends over both side by side.
+Parameters carry the names of public EAGLE-3 checkpoints (`fc`, `midlayer.*`, `norm`), so a state dict is a checkpoint.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import LlamaConfig
+from transformers.activations import ACT2FN
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+
+class KeyValues(Protocol):
+    """Keys and values of the slots before, [B, kv heads, past, head dim]. `length` is how many there are."""
+
+    length: int
+
+    def extend(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Append those of new slots; all of them together."""
+        ...
+
+
+class EagleNetwork(nn.Module):
+    """The network of one drafter; slot i sees the embedding of token i + 1 and the target's feature of token i.
+
+    `version` is 1 (EAGLE-1 and 2) or 3. `fused` is the width of the target's states that `fuse` takes (EAGLE-3).
+    `norm_before_residual` (EAGLE-3): the residual is the normed feature, not the feature itself.
+    """
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        version: int = 3,
+        *,
+        fused: int | None = None,
+        norm_before_residual: bool = False,
+        fc_bias: bool = False,
+    ) -> None:
+        super().__init__()
+        width = config.hidden_size
+        self.version = version
+        self.norm_before_residual = norm_before_residual
+        self.fc = nn.Linear((fused or 3 * width) if version == 3 else 2 * width, width, bias=fc_bias)
+        self.midlayer = _Layer(config, version)
+        self.norm = nn.RMSNorm(width, config.rms_norm_eps) if version == 3 else nn.Identity()
+
+    def fuse(self, states: torch.Tensor) -> torch.Tensor:
+        """Features [..., H] of the target's states, [..., fused] (EAGLE-3); the states themselves, [..., H] (EAGLE-1).
+
+        What the layer gives is a feature already, and is not fused.
+        """
+        fused: torch.Tensor = self.fc(states) if self.version == 3 else states
+        return fused
+
+    def forward(
+        self,
+        embeddings: torch.Tensor,
+        features: torch.Tensor,
+        positions: torch.Tensor,
+        mask: torch.Tensor | None = None,
+        past: KeyValues | None = None,
+    ) -> torch.Tensor:
+        """Token embeddings and features, both [B, L, H], to the next features [B, L, H].
+
+        `positions` int64[L] are those of the features' tokens. `mask` bool[L, past + L] says which slots each sees,
+        those of `past` first; without it, all of `past` and those up to itself. A next feature is what follows the
+        token: the layer's input at the next draft step, and, through `predict`, the head's.
+        """
+        layer = self.midlayer
+        if self.version == 3:
+            normed = layer.hidden_norm(features)
+            inputs = torch.cat([layer.input_layernorm(embeddings), normed], dim=-1)  # [B, L, 2H]
+            residual = normed if self.norm_before_residual else features
+        else:
+            inputs = residual = self.fc(torch.cat([embeddings, features], dim=-1))  # [B, L, H]
+        hidden = residual + layer.self_attn(inputs, positions, mask, past)
+        output: torch.Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
+        return output
+
+    def predict(self, features: torch.Tensor) -> torch.Tensor:
+        """What the head takes, [..., H], of the layer's output [..., H]: EAGLE-3 norms it, EAGLE-1 does not."""
+        normed: torch.Tensor = self.norm(features)
+        return normed
+
+
+class _Layer(nn.Module):
+    """A Llama decoder layer. EAGLE-1's has no norm before its attention, EAGLE-3's one for each half of its input."""
+
+    def __init__(self, config: LlamaConfig, version: int) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self.self_attn = _Attention(config, 2 * width if version == 3 else width)
+        self.mlp = _Mlp(config)
+        if version == 3:
+            self.input_layernorm = nn.RMSNorm(width, eps)
+            self.hidden_norm = nn.RMSNorm(width, eps)
+        self.post_attention_layernorm = nn.RMSNorm(width, eps)
+
+
+class _Mlp(nn.Module):
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        width, inner = config.hidden_size, config.intermediate_size
+        self.gate_proj = nn.Linear(width, inner, bias=config.mlp_bias)
+        self.up_proj = nn.Linear(width, inner, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(inner, width, bias=config.mlp_bias)
+        self.act = ACT2FN[config.hidden_act]
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.down_proj(self.act(self.gate_proj(hidden)) * self.up_proj(hidden))
+        return output
+
+
+class _Attention(nn.Module):
+    """Grouped-query attention with rotary positions, over [B, L, inputs] and what is in the cache."""
+
+    def __init__(self, config: LlamaConfig, inputs: int) -> None:
+        super().__init__()
+        self.head_dim = config.head_dim or config.hidden_size // config.num_attention_heads
+        self.kv_heads = config.num_key_value_heads or config.num_attention_heads
+        self.groups = config.num_attention_heads // self.kv_heads
+        heads = config.num_attention_heads
+        self.q_proj = nn.Linear(inputs, heads * self.head_dim, bias=config.attention_bias)
+        self.k_proj = nn.Linear(inputs, self.kv_heads * self.head_dim, bias=config.attention_bias)
+        self.v_proj = nn.Linear(inputs, self.kv_heads * self.head_dim, bias=config.attention_bias)
+        self.o_proj = nn.Linear(heads * self.head_dim, config.hidden_size, bias=config.attention_bias)
+        self.rotary = Rotary(config)
+
+    def forward(
+        self, inputs: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, past: KeyValues | None
+    ) -> torch.Tensor:
+        cos, sin = self.rotary(positions, inputs.dtype)  # [L, d / 2]
+        queries = rotate(self._heads(self.q_proj(inputs)), cos, sin)  # [B, heads, L, d]
+        keys = rotate(self._heads(self.k_proj(inputs)), cos, sin)  # [B, kv heads, L, d]
+        values = self._heads(self.v_proj(inputs))
+        count, before = queries.shape[2], 0 if past is None else past.length
+        if past is not None:
+            keys, values = past.extend(keys, values)  # [B, kv heads, past + L, d]
+        if mask is None and not before:
+            mixed = scaled_dot_product_attention(queries, keys, values, is_causal=count > 1, enable_gqa=True)
+        else:
+            if mask is None and count > 1:
+                mask = torch.ones(count, before + count, dtype=torch.bool, device=inputs.device).tril(before)
+            # The queries that share a key's head stand below each other, so that no key is copied.
+            batch, heads, _, width = queries.shape
+            folded = queries.reshape(batch, self.kv_heads, self.groups * count, width)
+            every = None if mask is None else mask.repeat(self.groups, 1)  # [groups * L, past + L]
+            mixed = scaled_dot_product_attention(folded, keys, values, attn_mask=every).view(batch, heads, count, width)
+        output: torch.Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return output
+
+    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
+        """[B, L, heads * d] to [B, heads, L, d]."""
+        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
+
+
+class Rotary(nn.Module):
+    """Cosines and sines of rotary positions, looked up in a table that grows with the longest position."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        super().__init__()
+        embedding = LlamaRotaryEmbedding(config)
+        self._frequencies, self._scale = embedding.inv_freq.float(), float(embedding.attention_scaling)
+        self._table: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def forward(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+        """Each [L, d / 2] for `positions` int64[L]."""
+        table = self._table
+        longest = int(positions.max()) + 1
+        if table is None or longest > len(table[0]) or table[0].dtype != dtype:
+            with torch.inference_mode(False):  # a table made while decoding serves training, too
+                angles = torch.outer(torch.arange(max(512, 2 * longest)).float(), self._frequencies)
+                table = ((angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype))
+            self._table = table
+        return table[0][positions], table[1][positions]
+
+
+def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Rotate [B, heads, L, d] by the angles of its L positions, [L, d / 2] each, each half against the other."""
+    first, second = states.chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
