@@ -1,9 +1,11 @@
 """Whether speculative decoding gives the target's own text: the embedded pair, greedy, over many prompts, k and gamma.
 
-    python benchmarks/equality.py [--prompts FILE.jsonl] [--dtype float32] [--ks 17,512,4096,49152] [--gammas 1,3,8]
+    python benchmarks/equality.py [--prompts FILE.jsonl] [--dtype float32] [--fixed-rows N] [--ks 17,512,4096,49152] [--gammas 1,3,8]
         [--max-new-tokens 64] [--limit N] [--json OUT.json]
 
-Each prompt is decoded once without a drafter, then once for every k and gamma. Where an output differs, its first
+Each prompt is decoded once without a drafter, then once for every k and gamma. In bfloat16 every target pass computes a
+fixed number of rows (the largest gamma and one more, or --fixed-rows; 0 for as many as there are), with which a token's
+logits have the same bits in a draft and alone. Where an output differs, its first
 difference is listed with the target's logit margin there: what is left within float error is a near tie. Results so far
 are written to OUT.json after every prompt.
 """
@@ -72,7 +74,12 @@ def main(arguments: argparse.Namespace) -> None:
     head = pair.drafter.head.reordered(torch.from_numpy(ranking.ids))
     ks = [check_k(ranking, int(k)) for k in arguments.ks.split(",")]
     gammas = [int(gamma) for gamma in arguments.gammas.split(",")]
-    settings = {gamma: GenerationSettings(gamma, arguments.max_new_tokens) for gamma in gammas}
+    rows_computed = arguments.fixed_rows
+    if rows_computed is None and arguments.dtype == "bfloat16":
+        rows_computed = max(gammas) + 1
+    settings = {
+        gamma: GenerationSettings(gamma, arguments.max_new_tokens, fixed_rows=rows_computed or None) for gamma in gammas
+    }
     prompts = read_prompts(arguments.prompts, arguments.limit)
 
     rows = {
@@ -84,6 +91,8 @@ def main(arguments: argparse.Namespace) -> None:
     result = {
         "arguments": vars(arguments),
         "machine": asdict(this_machine()),
+        "engine": pair.target.engine.name,
+        "fixed_rows": rows_computed or None,
         "prompts": 0,
         "runs": 0,
         "identical": 0,
@@ -130,5 +139,6 @@ if __name__ == "__main__":
     parser.add_argument("--gammas", default="1,3,8")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
+    parser.add_argument("--fixed-rows", type=int)
     parser.add_argument("--json", type=Path)
     main(parser.parse_args())

@@ -99,3 +99,35 @@ def test_bytes_are_those_of_the_rows_kept() -> None:
     assert RankedHead(weight, torch.arange(VOCAB)).bytes_kept(10) == 10 * WIDTH * 2
     with_bias = RankedHead(weight.float(), torch.arange(VOCAB), bias=torch.zeros(VOCAB))
     assert with_bias.bytes_kept(10) == 10 * (WIDTH + 1) * 4
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_packed_weights_score_as_the_view_does(dtype: torch.dtype, tolerance: float) -> None:
+    """Bug: a packed copy of another k or of another head is used; the bias or the order is lost in packing."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(200, 48, generator=generator).to(dtype)
+    bias = torch.randn(200, generator=generator).to(dtype)
+    states = torch.randn(3, 48, generator=generator).to(dtype)
+    ranked = RankedHead(weight, torch.arange(200), bias=bias)
+    other = ranked.reordered(torch.arange(200).flip(0))
+    for k in (200, 7, 64, 1, 7, 130, 33, 99, 7, 200):
+        for each in (ranked, other):
+            assert each.bias is not None
+            expected = states.float() @ each.weight[:k].float().T + each.bias[:k].float()
+            torch.testing.assert_close(each.logits(states, k).float(), expected, rtol=tolerance, atol=10 * tolerance)
+
+
+def test_few_packed_sizes_are_kept() -> None:
+    """Bug: moving the k slider fills the memory with packed copies."""
+    ranked = RankedHead(torch.randn(100, 32), torch.arange(100))
+    for k in range(1, 101):
+        ranked.logits(torch.randn(1, 32), k)
+    assert len(ranked._packed) <= 4
+
+
+def test_spare_rows_are_computed_and_not_given() -> None:
+    """Bug: with a fixed number of rows, the spare ones come back, or the first are cut off."""
+    ranked = RankedHead(torch.randn(50, 32), torch.arange(50))
+    states = torch.randn(3, 32)
+    torch.testing.assert_close(ranked.logits(states, rows=8), ranked.logits(states))
+    torch.testing.assert_close(ranked.logits(states, 20, rows=2), ranked.logits(states, 20))

@@ -120,5 +120,5 @@ class MarkovModel:
         self.head = RankedHead(table.T.contiguous(), torch.arange(len(table)))
         self.max_length = 10_000
 
-    def new_backbone(self, taps: tuple[int, ...] = ()) -> MarkovBackbone:
+    def new_backbone(self, taps: tuple[int, ...] = (), fixed_rows: int | None = None) -> MarkovBackbone:
         return MarkovBackbone(len(self.table))

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
 
 import torch
+
+from vocabtrim_core.packing import Linear, can_pack, linear
+
+# Sizes of which a head keeps a packed copy: those of one comparison, and a few tried before.
+_PACKED_SIZES = 4
 
 
 @dataclass(frozen=True, eq=False)
 class RankedHead:
     """An LM head whose row r scores the token `ranking[r]`: `logits(hidden, k)` is the head trimmed to k tokens.
+
+    The first k rows are a view, so that every k can be asked for at once; a processor that reads packed weights faster
+    gets a packed copy of those in use.
 
     `weight` [V, H], `bias` [V] or None, `ranking` int64[V]. Then, as the model has them: logits times `logit_scale`
     (Cohere, Granite), and `soft_cap * tanh(logits / soft_cap)` (Gemma).
@@ -20,6 +29,7 @@ class RankedHead:
     bias: torch.Tensor | None = None
     logit_scale: float = 1.0
     soft_cap: float | None = None
+    _packed: OrderedDict[int, Linear] = field(default_factory=OrderedDict, init=False, repr=False)
 
     @property
     def vocab_size(self) -> int:
@@ -42,12 +52,29 @@ class RankedHead:
         bias = None if self.bias is None else self.bias[rows]
         return replace(self, weight=self.weight[rows], ranking=ranking, bias=bias)
 
-    def logits(self, hidden: torch.Tensor, k: int | None = None) -> torch.Tensor:
-        """Scores of the first k ranks, [n, k] from hidden states [n, H]; all ranks without k."""
-        bias = None if self.bias is None else self.bias[:k]
-        logits = torch.nn.functional.linear(hidden, self.weight[:k], bias)  # [n, k]
+    def logits(self, hidden: torch.Tensor, k: int | None = None, rows: int | None = None) -> torch.Tensor:
+        """Scores of the first k ranks, [n, k] from hidden states [n, H]; all ranks without k.
+
+        With `rows`, at least so many rows are computed, so that a row's bits do not depend on n (see `LeanBackbone`).
+        """
+        n = len(hidden)
+        if rows is not None and n < rows:
+            hidden = torch.cat([hidden, hidden[-1:].expand(rows - n, -1)])
+        logits = self._linear(self.vocab_size if k is None else k)(hidden)[:n]  # [n, k]
         if self.logit_scale != 1.0:
             logits = logits * self.logit_scale
         if self.soft_cap is not None:
             logits = self.soft_cap * torch.tanh(logits / self.soft_cap)
         return logits
+
+    def _linear(self, k: int) -> Linear:
+        """The first k rows: packed where that helps, which copies them once for a k, else a view."""
+        weight, bias = self.weight[:k], None if self.bias is None else self.bias[:k]
+        if not can_pack(weight):
+            return linear(weight, bias)
+        packed = self._packed.pop(k, None) or linear(weight, bias)
+        self._packed[k] = packed
+        # Two threads may have taken turns.
+        while len(self._packed) > _PACKED_SIZES:
+            self._packed.popitem(last=False)
+        return packed

@@ -5,17 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from vocabtrim_core.backbones import TransformersBackbone
+from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.drafters import DrafterModel
 from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.drafters.registry import INDEPENDENT, NAMES, WITHOUT_FILES, load_added, shipped_folder
 from vocabtrim_core.embedded import Progress, embedded_target_folder
+from vocabtrim_core.engines import Engine, choose_engine
 from vocabtrim_core.errors import ModelError, SettingError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line, model_folder, quiet_transformers
@@ -59,9 +61,14 @@ class LanguageModel:
         """Parameters of the body without the input embeddings, of which a pass reads only a row a token."""
         return sum(parameter.numel() for parameter in self.body.parameters()) - _embeddings(self.body).numel()
 
-    def new_backbone(self, taps: tuple[int, ...] = ()) -> TransformersBackbone:
+    @cached_property
+    def engine(self) -> Engine:
+        """What runs the body here. Chosen once, on first use: that lays out its weights and checks the logits."""
+        return choose_engine(self.body, self.head)
+
+    def new_backbone(self, taps: tuple[int, ...] = (), fixed_rows: int | None = None) -> Backbone:
         """The body with an empty cache of its own; its states hold the inputs of the layers `taps` as well."""
-        return TransformersBackbone(self.body, taps)
+        return self.engine.new_backbone(taps, fixed_rows)
 
 
 @dataclass(frozen=True, eq=False)

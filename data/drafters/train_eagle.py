@@ -137,7 +137,7 @@ def train(arguments: argparse.Namespace) -> None:
         print(found, flush=True)
         settings = {**config.to_dict(), "architectures": ["LlamaForCausalLMEagle3"]}
         settings |= {"draft_vocab_size": config.vocab_size, "target_hidden_size": config.hidden_size}
-        settings |= {"eagle_config": {"eagle_aux_hidden_state_layer_ids": taps}, "norm_before_residual": False}
+        settings |= {"eagle_aux_hidden_state_layer_ids": taps, "norm_before_residual": False}
         for key in ("_name_or_path", "_model_name_or_path", "quantization_config", "transformers_version"):
             settings.pop(key, None)
         save(network.state_dict(), settings, {**about, **clock.facts(), "agreement": found}, arguments.out)

@@ -81,8 +81,17 @@ class Settings:
     @property
     def generation(self) -> GenerationSettings:
         sampling = SamplingSettings(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
-        tree = DraftShape(*map(int, self.tree.split(","))) if self.tree else None
-        return GenerationSettings(self.gamma, self.max_new_tokens, sampling, tree)
+        return GenerationSettings(self.gamma, self.max_new_tokens, sampling, _shape(self.tree) if self.tree else None)
+
+
+def tree_text(text: str) -> str:
+    """A typed tree as `Settings` has it; empty for a chain. SettingError where it is no tree, or out of range."""
+    shape = re.sub(r"\s", "", text)
+    if shape and not _TREE.fullmatch(shape):
+        raise SettingError(f"“{text}” is not a draft tree. Type its depth, top-k and number of nodes, as in 4,4,16.")
+    if shape:
+        _shape(shape)  # Refuses what is out of range.
+    return shape
 
 
 def mixture(text: str) -> dict[str, int]:
@@ -100,6 +109,10 @@ def mixture_text(weights: Mapping[str, int]) -> str:
     if len(weights) == 1:
         return next(iter(weights))
     return ",".join(f"{key}:{weight}" for key, weight in weights.items())
+
+
+def _shape(tree: str) -> DraftShape:
+    return DraftShape(*map(int, tree.split(",")))
 
 
 def _parsed(name: str, text: str) -> str | int | float | None:

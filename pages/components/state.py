@@ -23,7 +23,7 @@ from pages.components.resources import (
     shipped_corpus,
     tokenizer_of,
 )
-from pages.components.settings import LIMITS, MAX_TEXT, MAX_WEIGHT, SHIPPED, Settings
+from pages.components.settings import LIMITS, MAX_TEXT, MAX_WEIGHT, SHIPPED, Settings, tree_text
 from pages.components.text import errors_shown, plain, show_error
 from vocabtrim_core import defaults
 from vocabtrim_core.coverage import CoverageInterval
@@ -298,18 +298,25 @@ def _drafter() -> str:
 
 def _tree() -> str:
     known = st.session_state["tree"]
-    return st.selectbox(
+    typed = st.selectbox(
         "Draft",
         ["", *TREES, *([] if known in ("", *TREES) else [known])],
         key="tree",
         format_func=_tree_name,
-        help="A tree drafts several tokens for each place, and the target checks all of them in one pass.",
+        accept_new_options=True,
+        help="A tree drafts several tokens for each place, and the target checks all of them in one pass. Choose one, "
+        "or type depth, top-k and number of nodes: 6,10,60.",
     )
+    try:
+        return tree_text(typed or "")
+    except SettingError as error:
+        st.error(f"{plain(str(error))} The pages draft chains.")
+        return ""
 
 
 def _tree_name(shape: str) -> str:
-    depth, branches, nodes = shape.split(",") if shape else ("", "", "")
-    return f"a tree: depth {depth}, top-k {branches}, {nodes} nodes" if shape else "a chain"
+    parts = shape.split(",")
+    return "a tree: depth {}, top-k {}, {} nodes".format(*parts) if len(parts) == 3 else shape or "a chain"
 
 
 def _tokenizer(target: str) -> tuple[Tokenizer | None, VocabTrimError | None]:

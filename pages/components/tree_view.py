@@ -244,6 +244,7 @@ def _chosen(session: Session, methods: list[Method]) -> tuple[Method, int]:
     method = left.segmented_control(
         "Method", methods, format_func=lambda one: name(session, one), key="tree_method", required=True
     )
+    assert method is not None, "one is always chosen"
     cycles = session.shown(method)
     lengths = [len(cycle.emitted_ids) for cycle in cycles]
     # At first the cycle that gained most; another run may have fewer cycles than the one chosen in the last.

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, fields
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pages.components.settings import LIMITS, Settings
+from pages.components.settings import LIMITS, Settings, tree_text
+from vocabtrim_core.errors import SettingError
 
 NAMES = [field.name for field in fields(Settings)]
 texts = st.text(max_size=20) | st.integers().map(str) | st.floats().map(str)
@@ -41,3 +43,12 @@ def test_clean_link() -> None:
     """Catches a link that carries every default."""
     assert Settings().to_query() == {}
     assert set(asdict(Settings())) == set(NAMES)
+
+
+def test_typed_tree() -> None:
+    """Catches a typed tree that is refused for its spaces, and an impossible one that ends in a traceback."""
+    assert tree_text(" 6, 10,60 ") == "6,10,60"
+    assert tree_text("") == ""
+    for wrong in ("deep", "6,10", "6,10,60,1", "99,4,8", "3,0,8", "3,3,0", "-3,3,3"):
+        with pytest.raises(SettingError):
+            tree_text(wrong)

@@ -29,12 +29,17 @@ MAX_GAMMA = MAX_DEPTH
 @dataclass(frozen=True)
 class GenerationSettings:
     """How long and how to decode. `gamma` is the length of a drafted chain; `tree` drafts trees of that shape instead.
-    Neither is used without a drafter."""
+    Neither is used without a drafter.
+
+    With `fixed_rows`, above the number of drafted tokens, the target computes so many rows in every pass: its text in
+    bfloat16 is then the same with any draft and without, bit for bit, at the price of the spare rows.
+    """
 
     gamma: int = 3
     max_new_tokens: int = 128
     sampling: SamplingSettings = field(default_factory=SamplingSettings)
     tree: DraftShape | None = None
+    fixed_rows: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.gamma <= MAX_GAMMA:
@@ -125,7 +130,7 @@ def generate(
     part in speculative decoding of this kind.
     """
     room = _room(target, drafter, prompt_ids, settings)
-    backbone = target.new_backbone(drafter.taps if drafter is not None else ())
+    backbone = target.new_backbone(drafter.taps if drafter is not None else (), settings.fixed_rows)
     if drafter is not None:
         backbone.check(trees=not settings.shape.is_chain)
         drafter.check(settings.shape)
@@ -185,7 +190,7 @@ def _decode(
         states = known
         if len(tree):
             states = torch.cat([known, backbone.run(torch.cat([pending, draft.ids]), tree)])  # [n + 1, S]
-        logits = target.head.logits(states[:, :width])  # [n + 1, V]
+        logits = target.head.logits(states[:, :width], rows=settings.fixed_rows)  # [n + 1, V]
         verified = time.perf_counter()
 
         verdict, target_probs, next_prob = _accept(logits, draft, drafter, sampling, generator)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from vocabtrim_core.drafters import Draft
-from vocabtrim_core.sampling import SamplingSettings, law, probability_of
+from vocabtrim_core.sampling import SamplingSettings, law, softmax
 from vocabtrim_core.trees import TokenTree
 
 
@@ -24,8 +24,8 @@ class Choice:
 def choose(logits: torch.Tensor, sampling: SamplingSettings, generator: torch.Generator) -> Choice:
     """One rank for each row of `logits` [n, k]: the argmax when greedy, else drawn."""
     if sampling.greedy:
-        ranks = logits.argmax(-1)
-        return Choice(ranks, probability_of(logits, ranks), None)
+        ranks = logits.float().argmax(-1)  # in half precision it is slow
+        return Choice(ranks, softmax(logits, 0).gather(-1, ranks[:, None])[:, 0], None)
     laws = law(logits, sampling)
     ranks = torch.multinomial(laws, 1, generator=generator)  # [n, 1]
     return Choice(ranks[:, 0], laws.gather(-1, ranks)[:, 0], laws)
