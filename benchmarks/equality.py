@@ -1,7 +1,7 @@
 """Whether speculative decoding gives the target's own text: the embedded pair, greedy, over many prompts, k and gamma.
 
-    python benchmarks/equality.py [--prompts FILE.jsonl] [--dtype float32] [--fixed-rows N] [--ks 17,512,4096,49152] [--gammas 1,3,8]
-        [--max-new-tokens 64] [--limit N] [--json OUT.json]
+    python benchmarks/equality.py [--prompts FILE.jsonl] [--dtype float32] [--fixed-rows N]
+        [--ks 17,512,4096,49152] [--gammas 1,3,8] [--max-new-tokens 64] [--limit N] [--json OUT.json]
 
 Each prompt is decoded once without a drafter, then once for every k and gamma. In bfloat16 every target pass computes a
 fixed number of rows (the largest gamma and one more, or --fixed-rows; 0 for as many as there are), with which a token's

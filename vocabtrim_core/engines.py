@@ -13,8 +13,8 @@ from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.lean import LeanBackbone, LeanBody, NotCoveredError
 
-# Of the largest logit, on average: above what rounding changes (0.5 % in bfloat16, where transformers differs from itself
-# by 0.3 % when it reads the text in parts), far below what a wrong mask or position does.
+# Of the largest logit, on average: above what rounding changes (0.5 % in bfloat16, where transformers differs from
+# itself by 0.3 % when it reads the text in parts), far below what a wrong mask or position does.
 _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1.5e-2}
 _CHECKED_TOKENS = 24
 

@@ -38,7 +38,7 @@ def has_room(size: int) -> bool:
 
 @torch.no_grad()
 def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-    """`x @ weight.T + bias` for `weight` [out, in] and `bias` [out], with a packed copy of the weights if that helps."""
+    """`x @ weight.T + bias` for `weight` [out, in] and `bias` [out], with packed weights where that helps."""
     if not can_pack(weight):
         return lambda x: torch.nn.functional.linear(x, weight, bias)
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)

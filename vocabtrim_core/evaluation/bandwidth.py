@@ -64,7 +64,7 @@ def pass_bytes(model: LanguageModel) -> int:
 
 @torch.inference_mode()
 def measure_bound(model: LanguageModel, context: int = 128, repeats: int = 15) -> Bound:
-    """Time one token's pass (the median, after `context` tokens) and set it against the bandwidth measured beside it."""
+    """Time one token's pass (the median, after `context` tokens) and set it against the bandwidth measured here."""
     bandwidth = measure_bandwidth(model.head.weight.device)
     backbone = model.new_backbone()
     ids = torch.arange(context + 1, device=model.head.weight.device).remainder(model.vocab_size)
