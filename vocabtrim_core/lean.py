@@ -178,10 +178,11 @@ class LeanBackbone:
         """States [n, S] of `ids`, appended to the cache. `tree` is None for a chain."""
         body, functional = self._body, torch.nn.functional
         real, start = len(ids), self.length
-        alone = self._rows is not None and real <= self._rows
-        if alone and real < self._rows:
+        rows = self._rows or 0
+        alone = real <= rows
+        if real < rows:
             # Spare rows, behind the mask of the others and in the cache only until the next pass.
-            ids = torch.cat([ids, ids[-1:].expand(self._rows - real)])
+            ids = torch.cat([ids, ids[-1:].expand(rows - real)])
         n = len(ids)
         end = start + n
         keys_read = -(-end // _KEY_BLOCK) * _KEY_BLOCK if alone else end
@@ -243,8 +244,8 @@ class LeanBackbone:
         the end of the keys; `positions` are the tree's and the spare rows', for a chain a key's position is its index.
         """
         end = start + n
-        slides = window is not None and end > window
-        if n == 1 and tree is None and keys == end and not slides:
+        reach = keys if window is None else window
+        if n == 1 and tree is None and keys == end and reach >= end:
             return None
         bias = self._body.norm.new_zeros(n, keys)
         bias[:, start:end] = _triangle(n, bias.dtype, bias.device)
@@ -253,11 +254,11 @@ class LeanBackbone:
             before = start + real - len(tree)
             seen = tree.visible[-real:].to(bias.device)
             bias[:real, before : start + real] = bias.new_zeros(seen.shape).masked_fill_(~seen, -torch.inf)
-        if slides:
+        if reach < end:
             place = torch.arange(keys)
             if positions is not None:
                 place[end - len(positions) : end] = positions
-            hidden = place[start:end, None] - place >= window  # [n, keys]
+            hidden = place[start:end, None] - place >= reach  # [n, keys]
             bias.masked_fill_(hidden.to(bias.device), -torch.inf)
         return bias
 
