@@ -44,3 +44,24 @@ def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
     packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
     multiply = torch.ops.mkldnn._linear_pointwise.default
     return lambda x: multiply(x, packed, bias, "none", [], "")
+
+
+class PackedLinear(torch.nn.Module):
+    """A linear layer that is only run, never trained, with a packed copy of its weights if that helps."""
+
+    def __init__(self, layer: torch.nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self._run = linear(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._run(x)
+
+
+def pack(module: torch.nn.Module) -> None:
+    """Pack every linear layer inside `module`."""
+    for name, child in module.named_children():
+        if type(child) is torch.nn.Linear:
+            setattr(module, name, PackedLinear(child))
+        else:
+            pack(child)

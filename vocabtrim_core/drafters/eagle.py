@@ -23,6 +23,7 @@ from vocabtrim_core.drafters.eagle_network import EagleNetwork
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line
+from vocabtrim_core.packing import pack
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape, GrowingTree, top_children
 
@@ -218,6 +219,7 @@ def load(checkpoint: Checkpoint, target: LanguageModel) -> EagleModel:
         fc_bias="fc.bias" in tensors,
     )
     fill(network, tensors, name, dtype)
+    pack(network)
     return EagleModel(
         name=name,
         network=network,
