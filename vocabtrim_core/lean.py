@@ -178,10 +178,11 @@ class LeanBackbone:
         """States [n, S] of `ids`, appended to the cache. `tree` is None for a chain."""
         body, functional = self._body, torch.nn.functional
         real, start = len(ids), self.length
-        alone = self._rows is not None and real <= self._rows
-        if alone and real < self._rows:
+        fixed = self._rows or 0
+        alone = real <= fixed
+        if real < fixed:
             # Spare rows, behind the mask of the others and in the cache only until the next pass.
-            ids = torch.cat([ids, ids[-1:].expand(self._rows - real)])
+            ids = torch.cat([ids, ids[-1:].expand(fixed - real)])
         n = len(ids)
         end = start + n
         keys_read = -(-end // _KEY_BLOCK) * _KEY_BLOCK if alone else end
@@ -253,7 +254,7 @@ class LeanBackbone:
             before = start + real - len(tree)
             seen = tree.visible[-real:].to(bias.device)
             bias[:real, before : start + real] = bias.new_zeros(seen.shape).masked_fill_(~seen, -torch.inf)
-        if slides:
+        if window is not None and slides:
             place = torch.arange(keys)
             if positions is not None:
                 place[end - len(positions) : end] = positions
