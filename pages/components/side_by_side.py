@@ -209,8 +209,8 @@ def identity(session: Session, comparison: Comparison) -> None:
     if rows is not None:
         found = "differ" if comparison.differences else "are identical, bit for bit"
         st.caption(
-            f"Decoded once more with {rows} rows in every target pass, so that a token's logits have the same bits in a "
-            f"draft and alone, all texts {found}. The speeds are of passes with no spare rows."
+            f"Decoded once more with {rows} rows in every target pass, so that a token's logits have the same bits in "
+            f"a draft and alone, all texts {found}. The speeds are of passes with no spare rows."
         )
         _first_differences(session, comparison.differences, f"at {rows} rows, ")
     _first_differences(session, comparison.timed_differences, "" if rows is None else "as timed, ")
@@ -222,7 +222,8 @@ def _first_differences(session: Session, differences: tuple[Difference, ...], ho
         first.setdefault(difference.method, difference)
     for method, difference in first.items():
         ours, theirs = (_named(session.tokenizer, token) for token in (difference.vanilla_id, difference.other_id))
-        text = f"{name(session, method)}: {how}parts from vanilla at token {difference.position + 1:,}, {theirs} against {ours}"
+        where = f"{how}parts from vanilla at token {difference.position + 1:,}"
+        text = f"{name(session, method)}: {where}, {theirs} against {ours}"
         margin = difference.logit_margin
         if margin is not None:
             text += f". The target's logits of the two are {abs(margin):.4f} apart"
@@ -272,8 +273,8 @@ def _limit(session: Session, comparison: Comparison, bandwidth: Bandwidth) -> No
     bound = bound_of(pair.target, bandwidth, vanilla.cycle_seconds.verification)
     st.caption(
         f"A target pass reads {bound.weight_bytes / 1e6:,.0f} MB of weights, which takes at least "
-        f"{bound.seconds * 1e3:.1f} ms at the {bound.bandwidth / 1e9:.1f} GB/s measured on this machine; vanilla's takes "
-        f"{bound.measured_seconds * 1e3:.1f} ms: an efficiency of {bound.efficiency:.0%}."
+        f"{bound.seconds * 1e3:.1f} ms at the {bound.bandwidth / 1e9:.1f} GB/s measured on this machine; vanilla's "
+        f"takes {bound.measured_seconds * 1e3:.1f} ms: an efficiency of {bound.efficiency:.0%}."
     )
 
 

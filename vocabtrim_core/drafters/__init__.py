@@ -75,8 +75,8 @@ class DrafterModel(Protocol):
     """A loaded drafter of any `kind`, from which a `Drafter` is made for each text.
 
     `head` is its LM head in its own order, whose ranking is what it can propose; None where it has none to trim.
-    `vocab_size` counts the ids that it takes, `parameters` those of its body, without embeddings and head. `engine` says
-    what runs it.
+    `vocab_size` counts the ids that it takes, `parameters` those of its body, without embeddings and head. `engine`
+    says what runs it.
     """
 
     @property

@@ -207,8 +207,8 @@ def summarise(
     """Figures of the finished runs. Speeds of a repeat are total tokens / total seconds over the prompts that every
     method finished in it, and speedups are ratios within a repeat.
 
-    `at_fixed_rows` are untimed runs of `contest.at_fixed_rows()`: where there are any to compare, the texts compared are
-    theirs.
+    `at_fixed_rows` are untimed runs of `contest.at_fixed_rows()`: where there are any to compare, the texts compared
+    are theirs.
     """
     done = {turn: run for turn, run in runs.items() if run.finished}
     speeds = _speeds(done)
