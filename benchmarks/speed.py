@@ -194,7 +194,10 @@ def rows_of(arguments: argparse.Namespace) -> tuple[list[Row], ModelPair]:
         if len(rows) == 1:
             alone = Contest(pair, head, None, GenerationSettings(max_new_tokens=longest), stop)
             rows.append(Row(VANILLA, ours(alone, "vanilla")))
-        assistant = plain_model(pair.drafter.model) if isinstance(pair.drafter, IndependentModel) else None
+        assistant = None
+        # Of another size, transformers takes the drafter for one with another tokenizer.
+        if isinstance(pair.drafter, IndependentModel) and pair.drafter.vocab_size == target.vocab_size:
+            assistant = plain_model(pair.drafter.model)
         for shape in shapes:
             assisted = None
             if assistant is not None and shape.is_chain:
