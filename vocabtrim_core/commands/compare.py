@@ -68,7 +68,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
     bandwidth = measure_bandwidth(target.head.weight.device)
     runs = _played(contests, prompt_ids, arguments.repeats, report)
     exact: list[dict[Turn, Run]] = [{} for _ in contests]
-    fixed = [one for contest in contests if (one := contest.at_fixed_rows())]
+    fixed = [exactly for contest in contests if (exactly := contest.at_fixed_rows())]
     if fixed:  # All have one target and one way to decode.
         exact = _played(fixed, prompt_ids, 1, lambda share, message: report(share, f"Texts at fixed rows: {message}"))
     comparisons = [
