@@ -58,7 +58,8 @@ class CycleTimes:
     """Seconds of one cycle: the drafter's body and head; the target's pass with its head (`verification`); the accept
     rule with softmax and sampling; forgetting what was refused (`bookkeeping`); the `rest`, such as this record.
 
-    `prefill` (the prompt, both models) is set in the first cycle and not part of `total`.
+    `prefill` (the prompt, both models) is set in the first cycle and not part of `total`. `wall`, set by who asked for
+    the cycle, is what it took by their clock, without the prompt: how much of it `total` explains can so be told.
     """
 
     drafter_body: float
@@ -68,6 +69,7 @@ class CycleTimes:
     bookkeeping: float
     rest: float
     prefill: float = 0.0
+    wall: float = 0.0
 
     @property
     def total(self) -> float:

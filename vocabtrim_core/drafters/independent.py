@@ -10,6 +10,7 @@ import torch
 
 from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.drafters import Draft
+from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.sampling import SamplingSettings, draw, law, probability_of
 from vocabtrim_core.trees import DraftShape, GrowingTree, TokenTree, top_children
@@ -29,6 +30,10 @@ class IndependentModel:
     @property
     def name(self) -> str:
         return self.model.name
+
+    @property
+    def engine(self) -> EngineNote:
+        return self.model.engine
 
     @property
     def head(self) -> RankedHead:
