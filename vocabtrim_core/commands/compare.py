@@ -103,9 +103,9 @@ def run(arguments: Namespace, report: Progress) -> dict:
             "settings": common,
             "machine": machine,
         }
-    (one,) = drafters
-    facts = {name: one.pop(name) for name in ("drafter", "kind", "drafter_engine", "ranking", "k", "vocab_size")}
-    return {**one, "bound": limit, "settings": {**common, **facts}, "machine": machine}
+    (only,) = drafters
+    facts = {name: only.pop(name) for name in ("drafter", "kind", "drafter_engine", "ranking", "k", "vocab_size")}
+    return {**only, "bound": limit, "settings": {**common, **facts}, "machine": machine}
 
 
 def _drafter(
