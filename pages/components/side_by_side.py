@@ -68,7 +68,7 @@ class Session:
         runs = [cycles for turn, cycles in self.cycles.items() if turn.method == method and cycles[-1].finish]
         return fmean(len(cycle.drafted_ids) for cycles in runs for cycle in cycles)
 
-    def run(self, on_cycle: Callable[[Turn], None], on_check: Callable[[Turn], None]) -> None:
+    def run(self, on_cycle: Callable[[Turn], None], on_check: Callable[[Turn], None] = lambda turn: None) -> None:
         """Decode everything, then once more at fixed rows where texts are compared so; whatever interrupts it leaves
         what was decoded so far."""
         warm_up(self.contest, self.prompt_ids)
