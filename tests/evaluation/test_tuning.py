@@ -42,6 +42,7 @@ def profile(rounds: int = 2, **parts: float) -> LatencyProfile:
         alone=(),
         dtype="float32",
         machine=Machine("cpu", 1, "2"),
+        measured_at=0.0,
     )
 
 
@@ -93,11 +94,12 @@ def test_intervals_hold_prompts_and_rounds() -> None:
     assert by_rounds.low[0, 0] < 0.97 * by_rounds.speedup[0, 0] < 1.03 * by_rounds.speedup[0, 0] < by_rounds.high[0, 0]
 
 
-def prediction(speedup: list[list[float]], noise: float) -> Prediction:
+def prediction(speedup: list[list[float]], noise: float, prompts: int = 40, tokens: int = 5000) -> Prediction:
     best = np.array(speedup)
     factors = 1 + noise * np.linspace(-1, 1, 101)[:, None, None] * np.array([1.0, -1, 1])
     samples = best * factors
-    return Prediction((1, 2), KS, best, best, samples.min(0), samples.max(0), best, best, samples)
+    low, high = samples.min(0), samples.max(0)
+    return Prediction((1, 2), KS, best, best, low, high, best, best, samples, prompts, tokens)
 
 
 def test_the_recommendation_is_the_fastest_point_with_its_plateau() -> None:
