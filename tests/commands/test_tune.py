@@ -64,9 +64,6 @@ def test_tune_gives_curve_recommendation_and_measured_points(
         assert one["tau"] == pytest.approx(point["tau"])
     monkeypatch.setattr(tracing, "record", lambda *_: pytest.fail("the target ran again"))
     monkeypatch.setattr(profiling, "measure_profile", lambda *_: pytest.fail("the machine was timed again"))
-    assert main(argv) == 0
-    monkeypatch.undo()
-    monkeypatch.setattr(tracing, "record", lambda *_: pytest.fail("the target ran again"))
     assert run(capsys, *argv, "--limit", "2")["measured"] == []
     assert main(argv) == 0
     assert "gamma" in capsys.readouterr().out

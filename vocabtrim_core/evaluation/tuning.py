@@ -26,6 +26,7 @@ from vocabtrim_core.vocabulary import Ranking
 PLATEAU = 0.01  # within this share of the best
 GRID = 64
 FEW_PROMPTS, FEW_TOKENS = 10, 500  # evidence is thin below either
+THIN_SHARE = 1 / 32  # of the vocabulary: on thin evidence, no smaller k
 _UNSEEN = 3.0  # "rule of three": what was never seen may still have been due so often, with 95 % confidence
 
 
@@ -193,16 +194,19 @@ def recommend(prediction: Prediction) -> Recommendation:
     not beyond its own uncertainty. The curve is not fitted to the texts, so that cross-validation over prompts would
     give the same figures. The bootstrap cannot see a rejection that never occurred, so what is allowed is at least
     the cost of three of them (Hanley and Lippman-Hand 1983). Both vanish as texts are added; 1 % is always given for
-    the larger k. From one prompt nothing is beyond doubt.
+    the larger k. From one prompt nothing is beyond doubt, and on thin evidence no k below `THIN_SHARE` of the vocabulary
+    is considered, half of the smallest share that was published (FR-Spec, 1/16).
     """
     full = prediction.ks[-1]
     full_gamma = prediction.gammas[int(np.argmax(prediction.speedup[:, -1]))]
-    trimmed = prediction.speedup[:, :-1]
-    if trimmed.size:
+    thin = prediction.prompts < FEW_PROMPTS or prediction.tokens < FEW_TOKENS
+    allowed = np.array(prediction.ks[:-1]) >= (THIN_SHARE * full if thin else 0)
+    trimmed = np.where(allowed, prediction.speedup[:, :-1], -np.inf)
+    if allowed.any():
         row, column = (int(i) for i in np.unravel_index(np.argmax(trimmed), trimmed.shape))
     else:
         row, column = prediction.at(full, full_gamma)
-    if trimmed.size:
+    if allowed.any():
         column = _safest(prediction, row, column)
     best_trimmed = prediction.ks[column]
     over = prediction.over(best_trimmed, prediction.gammas[row], full, full_gamma)
@@ -221,7 +225,7 @@ def recommend(prediction: Prediction) -> Recommendation:
         best_trimmed_k=best_trimmed,
         plateau=_plateau(prediction, row, column),
         retained=float(prediction.retained[row, column]),
-        thin=prediction.prompts < FEW_PROMPTS or prediction.tokens < FEW_TOKENS,
+        thin=thin,
     )
 
 
