@@ -137,7 +137,7 @@ def test_few_texts_recommend_no_small_k() -> None:
     # All of these keep the same acceptance on the traced text, and a smaller head is a little faster.
     flat = [1.46, 1.45, 1.43, 1.30, 1.0]
     few = recommend(curve(flat, prompts=4, tokens=160))
-    assert (few.k, few.trim, few.thin) == (2000, True, True)  # 3 cycles of 80 are allowed
+    assert (few.k, few.trim, few.thin, few.plateau) == (2000, True, True, (2000, 2000))  # 3 cycles of 80 are allowed
     assert recommend(curve([1.46, 1.35, 1.33, 1.2, 1.0], prompts=4, tokens=20_000)).k == 2000
     # Where it is sure that the small head is faster it is shipped, but for the 1 % that is always given.
     many = recommend(curve(flat, prompts=100, tokens=20_000))

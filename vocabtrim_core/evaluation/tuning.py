@@ -194,8 +194,8 @@ def recommend(prediction: Prediction) -> Recommendation:
     not beyond its own uncertainty. The curve is not fitted to the texts, so that cross-validation over prompts would
     give the same figures. The bootstrap cannot see a rejection that never occurred, so what is allowed is at least
     the cost of three of them (Hanley and Lippman-Hand 1983). Both vanish as texts are added; 1 % is always given for
-    the larger k. From one prompt nothing is beyond doubt, and on thin evidence no k below `THIN_SHARE` of the vocabulary
-    is considered, half of the smallest share that was published (FR-Spec, 1/16).
+    the larger k. From one prompt nothing is beyond doubt. On thin evidence no k below `THIN_SHARE` of the vocabulary is
+    considered: half of the smallest share that was published (FR-Spec, 1/16).
     """
     full = prediction.ks[-1]
     full_gamma = prediction.gammas[int(np.argmax(prediction.speedup[:, -1]))]
@@ -204,10 +204,9 @@ def recommend(prediction: Prediction) -> Recommendation:
     trimmed = np.where(allowed, prediction.speedup[:, :-1], -np.inf)
     if allowed.any():
         row, column = (int(i) for i in np.unravel_index(np.argmax(trimmed), trimmed.shape))
+        column = _safest(prediction, row, column)
     else:
         row, column = prediction.at(full, full_gamma)
-    if allowed.any():
-        column = _safest(prediction, row, column)
     best_trimmed = prediction.ks[column]
     over = prediction.over(best_trimmed, prediction.gammas[row], full, full_gamma)
     trim = over.low > 1 and prediction.prompts > 1
@@ -223,7 +222,7 @@ def recommend(prediction: Prediction) -> Recommendation:
         speculate=bool(prediction.speedup[row, column] > 1),
         over_untrimmed=over,
         best_trimmed_k=best_trimmed,
-        plateau=_plateau(prediction, row, column),
+        plateau=_plateau(prediction, row, column, np.append(allowed, True)),
         retained=float(prediction.retained[row, column]),
         thin=thin,
     )
@@ -239,9 +238,9 @@ def _safest(prediction: Prediction, row: int, column: int) -> int:
     return column
 
 
-def _plateau(prediction: Prediction, row: int, column: int) -> tuple[int, int]:
-    """The k around a point, without a gap, whose speed is within `PLATEAU` of it."""
-    within = prediction.speedup[row] >= (1 - PLATEAU) * prediction.speedup[row, column]
+def _plateau(prediction: Prediction, row: int, column: int, allowed: np.ndarray) -> tuple[int, int]:
+    """The `allowed` k, bool[K], around a point, without a gap, whose speed is within `PLATEAU` of it."""
+    within = allowed & (prediction.speedup[row] >= (1 - PLATEAU) * prediction.speedup[row, column])
     low = high = column
     while low > 0 and within[low - 1]:
         low -= 1
