@@ -389,7 +389,7 @@ def _profile(tuned: Tuned) -> None:
         st.caption(
             f"{profile.dtype}, {profile.machine.threads} threads of {profile.machine.cpu}, after {contexts} tokens of "
             f"text; {profile.rounds} interleaved rounds, vanilla passes ±{profile.noise():.0%} between them. Timed at "
-            f"{_clock(profile.measured_at)} and kept; tunings of the same models here use it again."
+            f"{_clock(profile.measured_at)} and kept for a day, for tunings of the same models here."
         )
 
 

@@ -210,6 +210,9 @@ def test_a_kept_profile_is_used_where_it_covers_what_is_asked(
     (file,) = tmp_path.iterdir()
     file.write_text(file.read_text()[:99])
     assert kept(1, 5).drafts[-1] == 5  # so is a damaged one
+    monkeypatch.setattr(profiling, "DAY", 0.0)
+    assert kept(1, 5).measured_at > made.measured_at  # and an old one
+    monkeypatch.undo()
     assert not made.covers([4], [20], 1000.0) and not made.covers([4], [19], 9.0)
     sampled = replace(contest, settings=GenerationSettings(3, 12, SamplingSettings(1.0)))
     monkeypatch.setattr(profiling, "this_machine", lambda: Machine("another", 1, "2"))

@@ -39,6 +39,7 @@ from vocabtrim_core.trees import TokenTree
 FORMAT = 1  # raise when what is timed, or how it is stored, changes
 CYCLES = 4  # of a burst, the first one not counted
 DRAFTS = 5  # draft lengths timed, at most
+DAY = 86_400.0  # seconds, for which a profile is used
 ROUNDS = 3
 _ON = StopCondition(frozenset())
 
@@ -144,14 +145,15 @@ def kept_profile(
     on_progress: Progress,
 ) -> LatencyProfile:
     """The profile that `folder` has of these models on this machine, where it covers what is asked; else a new one,
-    which is left there. Weights, device, dtype, threads and how tokens are chosen must be the same."""
+    which is left there. Weights, device, dtype, threads and how tokens are chosen must be the same. A profile is used for
+    a day, since a machine's speed changes."""
     if folder is None:
         return measure_profile(contest, trace, gammas, ks, dtype, on_progress)
     path = folder / f"profile-{profile_key(contest, dtype)[:32]}.json"
     context = float(np.mean([len(ids) for ids in _halves(trace)]))
     try:
         kept = LatencyProfile.from_json(json.loads(path.read_text()))
-        if kept.covers(gammas, ks, context):
+        if kept.covers(gammas, ks, context) and time.time() - kept.measured_at < DAY:
             return kept
     except (OSError, ValueError, KeyError, TypeError):
         pass  # None there, or a damaged one: it is made anew.
