@@ -145,8 +145,8 @@ def kept_profile(
     on_progress: Progress,
 ) -> LatencyProfile:
     """The profile that `folder` has of these models on this machine, where it covers what is asked; else a new one,
-    which is left there. Weights, device, dtype, threads and how tokens are chosen must be the same. A profile is used for
-    a day, since a machine's speed changes."""
+    which is left there. Weights, device, dtype, threads and how tokens are chosen must be the same. It is used for a
+    day, since a machine's speed changes."""
     if folder is None:
         return measure_profile(contest, trace, gammas, ks, dtype, on_progress)
     path = folder / f"profile-{profile_key(contest, dtype)[:32]}.json"
