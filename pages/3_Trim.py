@@ -98,8 +98,8 @@ def _figures(models: Models, head: RankedHead) -> None:
     st.dataframe(table, hide_index=True)
     st.caption(
         f"The drafter's body has {body:,} parameters without its input embeddings, of which a pass reads one row a "
-        "token. The rows are kept in the order of the ranking, so trimming is taking the first k of them: nothing is "
-        "copied, and another k works at once."
+        "token. The rows are kept in the order of the ranking, so trimming is taking the first k of them: moving "
+        "k copies nothing. Decoding then packs a copy of those k rows where the processor reads it faster."
     )
 
 

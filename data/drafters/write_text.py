@@ -32,6 +32,7 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from vocabtrim_core.models import load_target
+from vocabtrim_core.packing import linear
 from vocabtrim_core.tokenization import Tokenizer
 
 TEMPERATURES = (0.0, 0.5, 0.8)
@@ -51,16 +52,6 @@ class Chat:
     written: list[int] = field(default_factory=list)
 
 
-class Linear:
-    """A linear layer without bias, its bf16 weight packed once."""
-
-    def __init__(self, weights: list[torch.Tensor], rows: int) -> None:
-        self._packed = torch.ops.mkldnn._reorder_linear_weight(torch.cat(weights).contiguous(), rows)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise(x, self._packed, None, "none", [], "")
-
-
 class Writer:
     """The target with `slots` caches of `context` tokens."""
 
@@ -76,14 +67,14 @@ class Writer:
             self.layers.append(
                 (
                     layer.input_layernorm.weight,
-                    Linear([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight], slots),
-                    Linear([attention.o_proj.weight], slots),
+                    linear(torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])),
+                    linear(attention.o_proj.weight),
                     layer.post_attention_layernorm.weight,
-                    Linear([mlp.gate_proj.weight, mlp.up_proj.weight], slots),
-                    Linear([mlp.down_proj.weight], slots),
+                    linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
+                    linear(mlp.down_proj.weight),
                 )
             )
-        self.head = Linear([head], slots)
+        self.head = linear(head)
         cache = torch.zeros(len(self.layers), slots, self.groups, context, self.width, dtype=torch.bfloat16)
         # Keys lie transposed: multiplying queries with them would copy them otherwise.
         self.keys, self.values = cache.transpose(-1, -2).contiguous(), cache
