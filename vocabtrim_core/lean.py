@@ -267,7 +267,7 @@ def run_together(
     Each sequence attends to its own cache only. The promise of `fixed_rows` is not kept here.
     """
     trees = [None if tree is None or tree.is_chain else tree for tree in trees]
-    return _run(backbones, [one._block(*block) for one, *block in zip(backbones, ids, trees, strict=True)])
+    return _run(backbones, [one._block(new, tree) for one, new, tree in zip(backbones, ids, trees, strict=True)])
 
 
 def _run(backbones: Sequence[LeanBackbone], blocks: Sequence[_Block]) -> list[torch.Tensor]:

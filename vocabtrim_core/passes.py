@@ -49,7 +49,7 @@ class BodyPass:
     def group(self) -> Hashable:
         backbone = self.backbone
         # Other backbones run one by one.
-        return (BodyPass, backbone.body, backbone.taps) if isinstance(backbone, LeanBackbone) else backbone
+        return (BodyPass, backbone.body, backbone.taps) if isinstance(backbone, LeanBackbone) else id(backbone)
 
     @classmethod
     def run(cls, passes: Sequence[Self]) -> list[torch.Tensor]:

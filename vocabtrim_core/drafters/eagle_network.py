@@ -160,8 +160,8 @@ class _Attention(nn.Module):
         values = self._heads(self.v_proj(inputs))
         sizes = [part.size for part in parts]
         mixed = [
-            self._mixed(*split, part)
-            for *split, part in zip(*(x.split(sizes, 2) for x in (queries, keys, values)), parts, strict=True)
+            self._mixed(*split)
+            for split in zip(queries.split(sizes, 2), keys.split(sizes, 2), values.split(sizes, 2), parts, strict=True)
         ]
         output: torch.Tensor = self.o_proj(torch.cat(mixed, 2).transpose(1, 2).flatten(2))
         return output
