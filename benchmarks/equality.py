@@ -1,13 +1,13 @@
-"""Whether speculative decoding gives the target's own text: the embedded pair, greedy, over many prompts, k and gamma.
+"""Whether speculative decoding gives the target's own text: greedy, over many prompts, k and draft shapes.
 
-    python benchmarks/equality.py [--prompts FILE.jsonl] [--dtype float32] [--fixed-rows N]
-        [--ks 17,512,4096,49152] [--gammas 1,3,8] [--max-new-tokens 64] [--limit N] [--json OUT.json]
+    python benchmarks/equality.py [--drafter independent] [--prompts FILE.jsonl] [--dtype float32] [--fixed-rows N]
+        [--ks 17,512,4096,49152] [--gammas 1,3,8] [--tree D,B,N]... [--max-new-tokens 64] [--limit N] [--json OUT.json]
 
-Each prompt is decoded once without a drafter, then once for every k and gamma. In bfloat16 every target pass computes a
-fixed number of rows (the largest gamma and one more, or --fixed-rows; 0 for as many as there are), with which a token's
-logits have the same bits in a draft and alone. Where an output differs, its first
-difference is listed with the target's logit margin there: what is left within float error is a near tie. Results so far
-are written to OUT.json after every prompt.
+Each prompt is decoded once without a drafter, then once for every k and every shape: chains of each gamma, and each
+tree (depth, top-k, nodes). In bfloat16 every target pass computes a fixed number of rows (the largest draft's and
+one more, or --fixed-rows; 0 for as many as there are), with which a token's logits have the same bits in a draft and
+alone. Where an output differs, its first difference is listed with the target's logit margin there: what is left within
+float error is a near tie. Results so far are written to OUT.json after every prompt.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -25,27 +25,26 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from vocabtrim_core.counting import TokenCounts
-from vocabtrim_core.decoding.engine import GenerationSettings, generate
+from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.decoding.stopping import StopCondition
-from vocabtrim_core.evaluation.comparison import logit_margin
+from vocabtrim_core.evaluation.comparison import Contest, Run, logit_margin
 from vocabtrim_core.evaluation.machine import this_machine
-from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.models import DTYPES, ModelPair, load_pair
 from vocabtrim_core.prompts import read_prompts
 from vocabtrim_core.shipped import shipped_counts_path
-from vocabtrim_core.vocabulary import check_k, forced_token_ids, rank_tokens
+from vocabtrim_core.trees import DraftShape
+from vocabtrim_core.vocabulary import check_k, forced_token_ids, rank_tokens, ranking_among
 
 PROMPTS = Path(__file__).resolve().parent.parent / "data" / "prompts.jsonl"
 
 
-def decode(
-    pair: ModelPair, head: RankedHead, k: int | None, prompt_ids: list[int], settings: GenerationSettings
-) -> tuple[list[int], int]:
-    """The output, and how many target passes it took; without k, without a drafter."""
-    drafter = None if k is None else pair.drafter.new_drafter(head, k)
-    stop = StopCondition(frozenset(pair.target.eos_ids))
-    cycles = list(generate(pair.target, drafter, prompt_ids, settings, stop))
-    return [token for cycle in cycles for token in cycle.emitted_ids], len(cycles)
+def named(shape: DraftShape) -> str:
+    return f"gamma {shape.depth}" if shape.is_chain else f"tree {shape.depth},{shape.branches},{shape.nodes}"
+
+
+def tree(text: str) -> DraftShape:
+    depth, branches, nodes = map(int, text.split(","))
+    return DraftShape(depth, branches, nodes)
 
 
 def first_difference(pair: ModelPair, prompt_ids: list[int], expected: Sequence[int], found: Sequence[int]) -> dict:
@@ -66,31 +65,35 @@ def write(path: Path, result: dict) -> None:
 
 
 def main(arguments: argparse.Namespace) -> None:
-    pair = load_pair(dtype=arguments.dtype)
+    pair = load_pair(drafter=arguments.drafter, dtype=arguments.dtype)
     counts = TokenCounts.load(shipped_counts_path())
     forced = forced_token_ids(pair.tokenizer, pair.target.eos_ids)
     ranking = rank_tokens(counts.calibration, forced, "shipped", pair.usable_vocab_size)
-    assert pair.drafter.head is not None
-    head = pair.drafter.head.reordered(torch.from_numpy(ranking.ids))
-    ks = [check_k(ranking, int(k)) for k in arguments.ks.split(",")]
-    gammas = [int(gamma) for gamma in arguments.gammas.split(",")]
+    head = pair.drafter.head
+    ks: list[int | None] = [None]  # a drafter without a head
+    if head is not None:
+        ranking = ranking_among(ranking, head.ranking.numpy())
+        head = head.reordered(torch.from_numpy(ranking.ids))
+        ks = [check_k(ranking, min(int(k), ranking.vocab_size)) for k in arguments.ks.split(",")]
+    shapes = [DraftShape(int(gamma)) for gamma in arguments.gammas.split(",") if gamma] + arguments.tree
     rows_computed = arguments.fixed_rows
     if rows_computed is None and arguments.dtype == "bfloat16":
-        rows_computed = max(gammas) + 1
-    settings = {
-        gamma: GenerationSettings(gamma, arguments.max_new_tokens, fixed_rows=rows_computed or None) for gamma in gammas
-    }
+        rows_computed = max(shape.most_nodes for shape in shapes) + 1
+    plain = GenerationSettings(max_new_tokens=arguments.max_new_tokens, fixed_rows=rows_computed or None)
+    vanilla = Contest(pair, head, None, plain, StopCondition(frozenset(pair.target.eos_ids)))
     prompts = read_prompts(arguments.prompts, arguments.limit)
 
     rows = {
-        (k, gamma): {"k": k, "gamma": gamma, "runs": 0, "identical": 0, "tokens": 0, "target_passes": 0}
+        (k, shape): {"k": k, "shape": named(shape), "runs": 0, "identical": 0, "tokens": 0, "target_passes": 0}
         for k in ks
-        for gamma in gammas
+        for shape in shapes
     }
     differences: list[dict] = []
     result = {
         "arguments": vars(arguments),
         "machine": asdict(this_machine()),
+        "target": pair.target.name,
+        "drafter": pair.drafter.name,
         "engine": pair.target.engine.name,
         "fixed_rows": rows_computed or None,
         "prompts": 0,
@@ -101,18 +104,20 @@ def main(arguments: argparse.Namespace) -> None:
     }
     for number, prompt in enumerate(prompts):
         prompt_ids = pair.tokenizer.encode_prompt(prompt.text)
-        expected, _ = decode(pair, head, None, prompt_ids, settings[gammas[0]])
-        for (k, gamma), row in rows.items():
-            found, passes = decode(pair, head, k, prompt_ids, settings[gamma])
+        expected = Run(tuple(vanilla.cycles("vanilla", prompt_ids))).token_ids
+        for (k, shape), row in rows.items():
+            contest = replace(vanilla, k=k, settings=replace(plain, tree=shape))
+            run = Run(tuple(contest.cycles("untrimmed" if k is None else "trimmed", prompt_ids)))
+            found = run.token_ids
             row["runs"] += 1
             row["tokens"] += len(found)
-            row["target_passes"] += passes
+            row["target_passes"] += len(run.cycles)
             if found == expected:
                 row["identical"] += 1
                 continue
             difference = first_difference(pair, prompt_ids, expected, found)
-            differences.append({"prompt": number, "where": prompt.where, "k": k, "gamma": gamma, **difference})
-            print(f"prompt {number + 1}, k = {k:,}, gamma {gamma}: {difference}", file=sys.stderr)
+            differences.append({"prompt": number, "where": prompt.where, "k": k, "shape": named(shape), **difference})
+            print(f"prompt {number + 1}, k = {k}, {named(shape)}: {difference}", file=sys.stderr)
         result["prompts"] = number + 1
         result["runs"] = sum(row["runs"] for row in rows.values())
         result["identical"] = sum(row["identical"] for row in rows.values())
@@ -121,10 +126,10 @@ def main(arguments: argparse.Namespace) -> None:
         if arguments.json:
             write(arguments.json, result)
 
-    print("| k | gamma | identical | tokens a pass |\n|---|---|---|---|")
+    print("| k | draft | identical | tokens a pass |\n|---|---|---|---|")
     for row in rows.values():
         length = row["tokens"] / row["target_passes"]
-        print(f"| {row['k']:,} | {row['gamma']} | {row['identical']} of {row['runs']} | {length:.2f} |")
+        print(f"| {row['k'] or '-'} | {row['shape']} | {row['identical']} of {row['runs']} | {length:.2f} |")
     print(f"\n{result['identical']} of {result['runs']} outputs are identical in {arguments.dtype}.")
     margins = [abs(d["logit_margin"]) for d in differences if d["logit_margin"] is not None]
     if margins:
@@ -136,7 +141,9 @@ if __name__ == "__main__":
     parser.add_argument("--prompts", type=Path, default=PROMPTS)
     parser.add_argument("--limit", type=int)
     parser.add_argument("--ks", default="17,512,4096,49152")
-    parser.add_argument("--gammas", default="1,3,8")
+    parser.add_argument("--gammas", default="1,3,8", help="chains; empty for none")
+    parser.add_argument("--tree", type=tree, action="append", default=[], metavar="DEPTH,TOP_K,NODES")
+    parser.add_argument("--drafter", default="independent", help="a kind, a folder or a hub id")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
     parser.add_argument("--fixed-rows", type=int)

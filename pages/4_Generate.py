@@ -6,7 +6,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.components import side_by_side, tokens, tree_view
-from pages.components.resources import machine_to_itself
+from pages.components.resources import machine_to_itself, measured_bandwidth
 from pages.components.side_by_side import Session
 from pages.components.state import GENERATE, Workspace, load_models, page_setup, ready
 from pages.components.text import answer, errors_shown, show_error
@@ -119,7 +119,11 @@ def _run(session: Session, places: dict[Method, DeltaGenerator]) -> None:
                 text = f"Repeat {turn.repeat + 1} of {session.settings.repeats}: {method}"
                 bar.progress(min(1.0, done), text)
 
-        session.run(draw)
+        def check(turn: Turn) -> None:
+            bar.progress(1.0, f"Comparing the texts at fixed rows: {side_by_side.name(session, turn.method).lower()}")
+
+        measured_bandwidth()
+        session.run(draw, check)
         session.summarise()
     st.rerun()
 
@@ -142,7 +146,7 @@ def _report(session: Session | None, workspace: Workspace, top: DeltaGenerator, 
             st.info("The prompt or the settings have changed since this run. Press Run to measure again.")
         side_by_side.figures(session, comparison)
         side_by_side.identity(session, comparison)
-    side_by_side.details(session, comparison)
+    side_by_side.details(session, comparison, measured_bandwidth())
     tree_view.browse(session)
 
 

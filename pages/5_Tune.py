@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pandas as pd
 import streamlit as st
 
@@ -17,11 +19,13 @@ from vocabtrim_core.corpora import CorpusFile
 from vocabtrim_core.errors import CorpusError
 from vocabtrim_core.evaluation.measuring import VANILLA
 from vocabtrim_core.evaluation.papers import PUBLISHED
+from vocabtrim_core.evaluation.replay import Replay
 from vocabtrim_core.evaluation.tables import HEADINGS, TaskTable, task_table
 from vocabtrim_core.evaluation.trace import TunePrompt
-from vocabtrim_core.evaluation.tuning import Recommendation, Tuned
+from vocabtrim_core.evaluation.tuning import FEW_PROMPTS, FEW_TOKENS, Recommendation, Tuned
 from vocabtrim_core.prompts import TASKS, Prompt, parse_prompts, task_prompts
 from vocabtrim_core.token_text import readable_tokens
+from vocabtrim_core.trees import DraftShape
 
 PINNABLE = 30
 LISTED = 100
@@ -99,7 +103,10 @@ def _start(workspace: Workspace, chosen: list[Prompt], key: tuple, gammas: tuple
             bar.progress(min(1.0, share), plain(message))
 
         session = start(models, workspace.settings, prompts, key, gammas, show)
-        session.tuned(models, workspace.settings, show)
+        tuned = session.tuned(models, workspace.settings, show)
+        shape = _shape(workspace)
+        if shape is not None:
+            session.replay(models, shape, tuned, show)
         bar.empty()
     st.session_state["_tune"] = session
     return session
@@ -115,6 +122,8 @@ def _results(session: TuneSession, workspace: Workspace, key: tuple, top: st.del
         _sentence(best, tuned)
     if session.asked != key:
         notice.info("Prompts or settings have changed since this tuning. Press Tune to answer for them.")
+    if session.left_out:
+        st.warning(plain("\n\n".join(session.left_out[:5])))
     st.button(
         f"Use k = {best.k:,} and gamma = {best.gamma} everywhere",
         key="use_recommended",
@@ -125,6 +134,7 @@ def _results(session: TuneSession, workspace: Workspace, key: tuple, top: st.del
     st.subheader("Predicted speed over k and gamma", anchor=False)
     st.plotly_chart(tune_charts.heat_map(tuned.prediction, best), alt="Predicted speedup over k and gamma")
     _curves(session, models, workspace, tuned)
+    _trees(session, models, workspace, tuned)
     table = _task_table(session, models)
     costly = _costly(session, models, workspace, tuned)
     _profile(tuned)
@@ -167,7 +177,59 @@ def _template(best: Recommendation) -> str:
             "Do not trim: speculate with the full vocabulary and gamma = {gamma}, {speed}. The best trimmed k, "
             "{other}, would have {over}, which is not beyond doubt."
         )
-    return f"{text} Anything from {{low}} to {{high}} is within 1 %.".replace(" = ", f"{nbsp}={nbsp}")
+    text += " Anything from {low} to {high} is within 1 %."
+    if best.thin:
+        text += f" The evidence is thin: give {FEW_PROMPTS} prompts or more, with {FEW_TOKENS} tokens of answers."
+    return text.replace(" = ", f"{nbsp}={nbsp}")
+
+
+def _shape(workspace: Workspace) -> DraftShape | None:
+    """The tree that the sidebar asks for. A sampled chain of one branch is none: the walk over the trace has it."""
+    shape = workspace.settings.generation.tree
+    return None if shape is None or shape.is_chain else shape
+
+
+def _trees(session: TuneSession, models: Models, workspace: Workspace, tuned: Tuned) -> None:
+    """Acceptance of the sidebar's tree beside that of chains."""
+    shape = _shape(workspace)
+    if shape is None:
+        return
+    nodes = f"{shape.nodes} nodes" if shape.nodes else "all nodes"
+    st.subheader("The tree of the sidebar", anchor=False)
+    st.write(
+        f"Everything else on this page is about chains. This is the tree (depth {shape.depth}, top-k {shape.branches}, "
+        f"{nodes}) on the same answers: the drafter ran again along them, so its tokens a pass are exact for these "
+        "answers, at a few k. How fast trees are is not predicted; compare them on the page Generate."
+    )
+    found = session.replayed(models, shape)
+    if found is not None:
+        st.dataframe(_trees_frame(found, shape, tuned), hide_index=True)
+    elif st.button("Replay this tree", key="tune_replay", icon=":material/account_tree:"):
+        with machine_to_itself():
+            bar = st.progress(0.0, "Replaying")
+
+            def show(share: float, message: str) -> None:
+                bar.progress(min(1.0, share), plain(message))
+
+            session.replay(models, shape, tuned, show)
+        st.rerun()
+
+
+def _trees_frame(found: list[Replay], shape: DraftShape, tuned: Tuned) -> pd.DataFrame:
+    prediction = tuned.prediction
+    # The chain that is as deep, or the longest one there is.
+    gamma = max([one for one in prediction.gammas if one <= shape.depth], default=prediction.gammas[0])
+    full = found[-1].tau.median
+    return pd.DataFrame(
+        {
+            "k": [f"{one.k:,}" for one in found],
+            "tree, tokens a pass": [f"{one.tau.median:.3f} ({one.tau.low:.2f} to {one.tau.high:.2f})" for one in found],
+            "of the full vocabulary's": [f"{one.tau.median / full:.1%}" for one in found],
+            "rejections outside k": [f"{one.out_of_vocabulary_share:.1%}" for one in found],
+            f"chain of {gamma}, tokens a pass": [f"{prediction.tau[prediction.at(one.k, gamma)]:.3f}" for one in found],
+            "of the full vocabulary's ": [f"{prediction.retained[prediction.at(one.k, gamma)]:.1%}" for one in found],
+        }
+    )
 
 
 def _use(k: int, gamma: int) -> None:
@@ -326,8 +388,13 @@ def _profile(tuned: Tuned) -> None:
         contexts = " and ".join(f"{context:,}" for context in profile.contexts)
         st.caption(
             f"{profile.dtype}, {profile.machine.threads} threads of {profile.machine.cpu}, after {contexts} tokens of "
-            f"text; {profile.rounds} interleaved rounds, vanilla passes ±{profile.noise():.0%} between them."
+            f"text; {profile.rounds} interleaved rounds, vanilla passes ±{profile.noise():.0%} between them. Timed at "
+            f"{_clock(profile.measured_at)} and kept for a day, for tunings of the same models here."
         )
+
+
+def _clock(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def _downloads(

@@ -389,6 +389,38 @@ def test_k_of_a_trimmed_checkpoint(
     assert f"..{size}" in mistake(capsys, *common, "--drafter", added["d2t"], "--k", size + 1)
 
 
+def test_texts_in_bfloat16_are_compared_bit_for_bit(
+    tiny: Folder, run_json: Json, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bug: in the fast number format a near tie is shown as a difference, or the rows do not hold a tree."""
+    common = ["compare", "--prompt", PROMPT, "--repeats", 1, "--max-new-tokens", 8, "--k", 50, *tiny.pair]
+    common += ["--dtype", "bfloat16"]
+    chain = run_json(*common, "--gamma", 3)
+    assert chain["identical"] is True and chain["fixed_rows"] == 4 and chain["differences"] == []
+    tree = run_json(*common, "--tree", "2,2,5")
+    assert tree["identical"] is True and tree["fixed_rows"] == 6
+    assert "bit for bit at 4 rows" in describe(chain)
+    difference = {"method": "trimmed", "where": None, "position": 4, "logit_margin": 0.1}
+    said = describe({**chain, "timed_differences": [difference]})
+    assert "bit for bit" in said and "As timed, runs whose output differs from vanilla's: 1." in said
+
+
+def test_budget_bound_and_engines_are_told(tiny: Folder, run_json: Json) -> None:
+    """Bug: a part of a cycle that nobody counts; a bound of another model; an engine without its reason."""
+    result = run_json("compare", "--prompt", PROMPT, "--repeats", 1, "--max-new-tokens", 5, "--k", 50, *tiny.pair)
+    for figures in result["methods"].values():
+        assert figures["explained"] == pytest.approx(figures["cycle_time"]["total"] / figures["cycle_wall_seconds"])
+        assert 0 < figures["explained"] <= 1
+    bound = result["bound"]
+    assert bound["seconds"] == pytest.approx(bound["weight_bytes"] / bound["bandwidth"])
+    passes = result["methods"]["vanilla"]["cycle_time"]["verification"]
+    assert bound["efficiency"] == pytest.approx(bound["seconds"] / passes)
+    assert result["settings"]["engine"]["name"] == result["settings"]["drafter_engine"]["name"] == "lean"
+    text = describe(result)
+    for words in ("of the wall time", "of the bound", "Engine of the target: lean (its logits agree"):
+        assert words in text
+
+
 def test_lookup_is_one_method(tiny: Folder, run_json: Json, capsys: pytest.CaptureFixture[str]) -> None:
     """Bug: prompt lookup, which has no head, is shown trimmed, or asks for counts of its tokenizer."""
     common = ["compare", "--prompt", PROMPT, "--repeats", 1, "--max-new-tokens", 8, "--target", tiny.target]

@@ -167,3 +167,14 @@ def test_top_children_are_the_most_probable_tokens(seed: int, branches: int, tem
     torch.testing.assert_close(log_probs, best[:, :branches])
     assert torch.equal(ranks, where[:, :branches])
     assert top_children(logits.bfloat16(), branches)[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("shape", [DraftShape(1, 3), DraftShape(3, 2), DraftShape(4, 4, 16), DraftShape(2, 3, 200)])
+def test_a_full_tree_has_as_many_nodes_as_its_shape_allows(shape: DraftShape) -> None:
+    """Bug: a draft with more tokens than rows were fixed for, or rows computed for tokens that never come."""
+    growing = GrowingTree(shape)
+    for _ in range(shape.depth):
+        logits = torch.randn(len(growing.frontier), 50)
+        growing.grow(*top_children(logits, shape.branches))
+    assert len(growing.finish()[0]) == shape.most_nodes
+    assert DraftShape(5).most_nodes == 5

@@ -77,6 +77,21 @@ def test_tuning_recommends_measures_and_explains(tiny: dict[str, str]) -> None:
         assert one.tau == pytest.approx(prediction.tau[prediction.at(one.k, one.gamma)])
 
 
+def test_the_sidebars_tree_is_replayed(tiny: dict[str, str]) -> None:
+    """Catches a page that says nothing of the tree that was chosen, or shows the chain's figures as the tree's."""
+    app = tuned({**tiny, "tree": "3,3,10"})
+    session: TuneSession = app.session_state["_tune"]
+    (found,) = session.trees.values()
+    frame = next(frame.value for frame in app.dataframe if "tree, tokens a pass" in frame.value.columns)
+    assert [f"{one.tau.median:.3f}" for one in found] == [text.split()[0] for text in frame["tree, tokens a pass"]]
+    assert "about chains" in told(app)
+    session.trees.clear()
+    app.run()
+    app.button(key="tune_replay").click().run()
+    assert_sound(app)
+    assert len(session.trees) == 1
+
+
 def test_another_ranking_needs_no_new_trace(tiny: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches a ranking changed afterwards (here by a pin) that shows the old curve, or has the target run again."""
     app = tuned(tiny)

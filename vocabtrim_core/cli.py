@@ -292,8 +292,12 @@ def _tune_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K,K,full",
         help="run these k for real, at the recommended gamma",
     )
+    _tree_argument(parser, "also say what draft trees of this shape give, at the k of --measure and a few more:")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep the trace there, and use it again while nothing has changed"
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="keep the trace and the times of this machine there, and use them again while nothing has changed",
     )
     _sampling_arguments(parser)
 
@@ -335,15 +339,19 @@ def _decoding_arguments(parser: argparse.ArgumentParser, every: bool = False) ->
         help=f"size of the draft vocabulary ({defaults.KEPT_TOKENS}, or all tokens where fewer)",
     )
     option("--gamma", type=int, default=defaults.GAMMA, metavar="N", help="draft length (%(default)s)")
-    option(
+    _tree_argument(parser, "draft a tree instead of a chain:")
+    option("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; may be repeated")
+    _sampling_arguments(parser)
+
+
+def _tree_argument(parser: argparse.ArgumentParser, purpose: str) -> None:
+    parser.add_argument(
         "--tree",
         type=_tree,
         metavar="DEPTH,TOPK,NODES",
-        help="draft a tree instead of a chain: TOPK children at each of the TOPK best nodes of DEPTH levels, and the "
-        "NODES best of them all (without NODES: all)",
+        help=f"{purpose} TOPK children at each of the TOPK best nodes of DEPTH levels, and the NODES best of them all "
+        "(without NODES: all)",
     )
-    option("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; may be repeated")
-    _sampling_arguments(parser)
 
 
 def _model_arguments(parser: argparse.ArgumentParser, every: bool = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from transformers import PreTrainedModel
@@ -19,12 +18,18 @@ _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1.5e-2}
 _CHECKED_TOKENS = 24
 
 
-@dataclass(frozen=True, eq=False)
-class Engine:
-    """What runs a body, and one clause that says why it is this one."""
+@dataclass(frozen=True)
+class EngineNote:
+    """What runs a model here, and one clause that says why."""
 
-    name: Literal["lean", "transformers"]
+    name: str
     reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Engine(EngineNote):
+    """What runs a body: "lean" or "transformers"."""
+
     _body: PreTrainedModel
     _lean: LeanBody | None
 

@@ -44,6 +44,12 @@ class DraftShape:
     def is_chain(self) -> bool:
         return self.branches == 1
 
+    @property
+    def most_nodes(self) -> int:
+        """No draft of this shape has more tokens."""
+        grown = self.branches + (self.depth - 1) * self.branches**2 if not self.is_chain else self.depth
+        return grown if self.nodes is None else min(grown, self.nodes)
+
     def at_most(self, depth: int) -> DraftShape:
         """The same shape, no deeper than `depth` (at least 1)."""
         return self if self.depth <= depth else replace(self, depth=depth)

@@ -23,6 +23,7 @@ from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Shard,
 from vocabtrim_core.counting import Progress, TokenCounts, count_files, run_count
 from vocabtrim_core.coverage import CoverageInterval, DomainMatrix, domain_matrix, mixed_coverage_interval
 from vocabtrim_core.embedded import embedded_target_folder
+from vocabtrim_core.evaluation.bandwidth import Bandwidth, measure_bandwidth
 from vocabtrim_core.evaluation.latency import HeadTiming, time_head
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import model_folder
@@ -196,6 +197,12 @@ def ranked_head_of(
     """The drafter's head with its rows in the order of the ranking; None where it has none."""
     head = _pair.drafter.head
     return None if head is None else head.reordered(torch.from_numpy(_ranking.ids))
+
+
+@st.cache_resource(show_spinner=False)
+def measured_bandwidth() -> Bandwidth:
+    """How fast this machine reads memory: measured on first use, which is to be with the machine to itself."""
+    return measure_bandwidth()
 
 
 def timed_sizes(vocab_size: int) -> list[int]:

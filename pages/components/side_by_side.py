@@ -13,8 +13,10 @@ import torch
 
 from pages.components import charts, tokens
 from pages.components.settings import Settings
-from pages.components.text import answer
+from pages.components.text import answer, facts
 from vocabtrim_core.decoding.engine import Cycle
+from vocabtrim_core.engines import EngineNote
+from vocabtrim_core.evaluation.bandwidth import Bandwidth, bound_of
 from vocabtrim_core.evaluation.comparison import (
     METHODS,
     Comparison,
@@ -49,6 +51,7 @@ class Session:
     prompt: str
     prompt_ids: list[int]
     cycles: dict[Turn, list[Cycle]] = field(default_factory=dict)
+    at_fixed_rows: dict[Turn, list[Cycle]] = field(default_factory=dict)
     complete: bool = False
     comparison: Comparison | None = None
 
@@ -65,19 +68,27 @@ class Session:
         runs = [cycles for turn, cycles in self.cycles.items() if turn.method == method and cycles[-1].finish]
         return fmean(len(cycle.drafted_ids) for cycles in runs for cycle in cycles)
 
-    def run(self, on_cycle: Callable[[Turn], None]) -> None:
-        """Decode everything; whatever interrupts it leaves what was decoded so far."""
+    def run(self, on_cycle: Callable[[Turn], None], on_check: Callable[[Turn], None] = lambda turn: None) -> None:
+        """Decode everything, then once more at fixed rows where texts are compared so; whatever interrupts it leaves
+        what was decoded so far."""
         warm_up(self.contest, self.prompt_ids)
         for turn, cycle in play(self.contest, [self.prompt_ids], self.settings.repeats):
             self.cycles.setdefault(turn, []).append(cycle)
             on_cycle(turn)
+        fixed = self.contest.at_fixed_rows()
+        for turn, cycle in play(fixed, [self.prompt_ids], 1) if fixed else ():
+            self.at_fixed_rows.setdefault(turn, []).append(cycle)
+            on_check(turn)
         self.complete = True
 
     def summarise(self) -> Comparison | None:
         """The figures of the finished runs, worked out once."""
-        runs = {turn: Run(tuple(cycles)) for turn, cycles in self.cycles.items()}
+        runs, exact = (
+            {turn: Run(tuple(cycles)) for turn, cycles in found.items()} for found in (self.cycles, self.at_fixed_rows)
+        )
         if self.comparison is None and any(run.finished for run in runs.values()):
-            self.comparison = summarise(self.contest, [self.prompt_ids], runs)
+            # Of the check all or nothing: some of its methods do not speak for the others.
+            self.comparison = summarise(self.contest, [self.prompt_ids], runs, exact if self.complete else None)
         return self.comparison
 
 
@@ -109,7 +120,7 @@ def sentence(session: Session, comparison: Comparison) -> None:
     if comparison.identical is None:
         template += "Sampled texts differ from run to run by design; their distribution is the target's."
     elif comparison.identical:
-        template += "All texts are {same}, token for token."
+        template += "All texts are {same}, token for token" + (", bit for bit." if comparison.fixed_rows else ".")
     else:
         template += "The texts are {same}: see where they part below."
     answer(
@@ -193,15 +204,26 @@ def figures(session: Session, comparison: Comparison) -> None:
 
 
 def identity(session: Session, comparison: Comparison) -> None:
-    """Where the texts part, if they do."""
+    """How the texts were compared, and where they part, if they do."""
+    rows = comparison.fixed_rows
+    if rows is not None:
+        found = "differ" if comparison.differences else "are identical, bit for bit"
+        st.caption(
+            f"Decoded once more with {rows} rows in every target pass, so that a token's logits have the same bits in "
+            f"a draft and alone, all texts {found}. The speeds are of passes with no spare rows."
+        )
+        _first_differences(session, comparison.differences, f"at {rows} rows, ")
+    _first_differences(session, comparison.timed_differences, "" if rows is None else "as timed, ")
+
+
+def _first_differences(session: Session, differences: tuple[Difference, ...], how: str) -> None:
     first: dict[Method, Difference] = {}
-    for difference in comparison.differences:
+    for difference in differences:
         first.setdefault(difference.method, difference)
     for method, difference in first.items():
         ours, theirs = (_named(session.tokenizer, token) for token in (difference.vanilla_id, difference.other_id))
-        text = (
-            f"{name(session, method)}: parts from vanilla at token {difference.position + 1:,}, {theirs} against {ours}"
-        )
+        where = f"{how}parts from vanilla at token {difference.position + 1:,}"
+        text = f"{name(session, method)}: {where}, {theirs} against {ours}"
         margin = difference.logit_margin
         if margin is not None:
             text += f". The target's logits of the two are {abs(margin):.4f} apart"
@@ -218,8 +240,8 @@ def _named(tokenizer: Tokenizer, token_id: int | None) -> str:
     return "the end of the text" if token_id is None else f"“{tokens.token_text(tokenizer, token_id)}” (id {token_id})"
 
 
-def details(session: Session, comparison: Comparison) -> None:
-    """Accepted length by cycle, and where the time went."""
+def details(session: Session, comparison: Comparison, bandwidth: Bandwidth) -> None:
+    """Accepted length by cycle, where the time went, and how near to the memory's limit the target runs."""
     names = {method: name(session, method) for method in METHODS}
     left, right = st.columns(2, gap="large")
     with left:
@@ -230,8 +252,31 @@ def details(session: Session, comparison: Comparison) -> None:
     with right:
         st.subheader("Where a cycle's time goes", anchor=False)
         times = {method: one.cycle_seconds for method, one in comparison.methods.items()}
+        shares = [one.explained for one in comparison.methods.values() if one.explained is not None]
         st.plotly_chart(charts.time_budget(times, names), alt="Time of a cycle by part")
         st.caption(
             "The drafter's head counts with softmax, filters and choosing; verification is the target's pass with its "
             "head; cache bookkeeping is forgetting what was refused."
+            + (f" The parts are {min(shares):.1%} of the wall time or more." if shares else "")
         )
+        _limit(session, comparison, bandwidth)
+
+
+def _limit(session: Session, comparison: Comparison, bandwidth: Bandwidth) -> None:
+    """Which engines ran, and the bound: the time to read the target's weights once."""
+    pair = session.contest.pair
+    vanilla = comparison.methods.get("vanilla")
+    rows = {"target's engine": _engine(pair.target.engine), "drafter's engine": _engine(pair.drafter.engine)}
+    st.html(facts(rows))
+    if vanilla is None:
+        return
+    bound = bound_of(pair.target, bandwidth, vanilla.cycle_seconds.verification)
+    st.caption(
+        f"A target pass reads {bound.weight_bytes / 1e6:,.0f} MB of weights, which takes at least "
+        f"{bound.seconds * 1e3:.1f} ms at the {bound.bandwidth / 1e9:.1f} GB/s measured on this machine; vanilla's "
+        f"takes {bound.measured_seconds * 1e3:.1f} ms: an efficiency of {bound.efficiency:.0%}."
+    )
+
+
+def _engine(engine: EngineNote) -> str:
+    return f"{engine.name}: {engine.reason}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pages.components.settings import Settings
 from pages.components.state import Models
@@ -15,9 +16,11 @@ from vocabtrim_core.evaluation.comparison import Contest, Run
 from vocabtrim_core.evaluation.explaining import CostlyToken, costly_tokens
 from vocabtrim_core.evaluation.measuring import Measured, Point, measure
 from vocabtrim_core.evaluation.profile import LatencyProfile
+from vocabtrim_core.evaluation.replay import Replay, replay, replayed_sizes
 from vocabtrim_core.evaluation.teacher_forcing import heads_by_depth, longest_draft
-from vocabtrim_core.evaluation.trace import Trace, TunePrompt, kept_trace
+from vocabtrim_core.evaluation.trace import Trace, TunePrompt, kept_trace, usable_prompts
 from vocabtrim_core.evaluation.tuning import Tuned, tune
+from vocabtrim_core.trees import DraftShape
 
 Report = Callable[[float, str], None]
 
@@ -30,23 +33,38 @@ class TuneSession:
     prompts: list[TunePrompt]
     gammas: tuple[int, ...]
     trace: Trace
+    left_out: list[str] = field(default_factory=list)
     profile: LatencyProfile | None = None
     curves: dict[tuple, Tuned] = field(default_factory=dict)
     measured: dict[str, list[Measured]] = field(default_factory=dict)
     runs: dict[str, dict[Point, list[list[Run]]]] = field(default_factory=dict)
     costly: dict[tuple, list[CostlyToken]] = field(default_factory=dict)
+    trees: dict[tuple, list[Replay]] = field(default_factory=dict)
 
     def tuned(self, models: Models, settings: Settings, report: Report) -> Tuned:
         """The curve for the ranking in use, worked out once."""
         key = (models.ranking.digest, models.k)
         if key not in self.curves:
             chosen = contest(models, settings)
+            assert models.k is not None
+            also, keep = [models.k], _kept()
             tuned = tune(
-                chosen, models.ranking, self.trace, self.gammas, [models.k], settings.dtype, report, self.profile
+                chosen, models.ranking, self.trace, self.gammas, also, settings.dtype, report, keep, self.profile
             )
             self.profile = tuned.profile
             self.curves[key] = tuned
         return self.curves[key]
+
+    def replayed(self, models: Models, shape: DraftShape) -> list[Replay] | None:
+        """What drafted trees give at a handful of k, where that has been worked out."""
+        return self.trees.get((models.ranking.digest, models.k, shape))
+
+    def replay(self, models: Models, shape: DraftShape, tuned: Tuned, report: Report) -> None:
+        """Work it out: the drafter runs again."""
+        assert models.head is not None and models.k is not None
+        ks = replayed_sizes(tuned.prediction.ks, [models.k, tuned.recommendation.k])
+        found = replay(models.pair, self.trace, models.head, shape, ks, report)
+        self.trees[models.ranking.digest, models.k, shape] = found
 
     def measure(self, models: Models, settings: Settings, points: list[Point], report: Report) -> None:
         """Run some points for real; they stand beside the curve of this ranking."""
@@ -72,7 +90,7 @@ def contest(models: Models, settings: Settings) -> Contest:
 
 def asked(settings: Settings, prompts: object, gammas: tuple[int, ...]) -> tuple:
     """What a trace depends on, of the settings on the page."""
-    how = replace(settings.generation, gamma=1)
+    how = replace(settings.generation, gamma=1, tree=None)
     return settings.target, settings.drafter, settings.dtype, how, settings.stop_string, prompts, gammas
 
 
@@ -83,7 +101,13 @@ def start(
     if not prompts:
         raise SettingError("There are no prompts to tune on. Choose at least one task, or upload some.")
     one = contest(models, settings)
+    usable, left_out = usable_prompts(models.pair, prompts)
     gammas = gammas[: longest_draft(models.pair, max(gammas))]
     how = GenerationSettings(max(gammas), settings.max_new_tokens, settings.generation.sampling)
-    trace = kept_trace(cache_root() / "traces", models.pair, prompts, how, one.stop, report)
-    return TuneSession(key, prompts, gammas, trace)
+    trace = kept_trace(_kept(), models.pair, usable, how, one.stop, report)
+    return TuneSession(key, usable, gammas, trace, left_out)
+
+
+def _kept() -> Path:
+    """Where traces and profiles are kept."""
+    return cache_root() / "traces"

@@ -118,7 +118,7 @@ def test_table_for_people(corpora: Corpora, capsys: pytest.CaptureFixture[str]) 
     """Bug: a filled vocabulary that is not said, or a table that breaks without an interval."""
     assert main(["coverage", str(corpora.words), str(corpora.digits), "--k", "200"]) == 0
     output = capsys.readouterr().out
-    assert "tokens were observed; a larger k is filled in order of id" in output
+    assert "tokens are forced or were counted; a larger k is filled in order of id" in output
     assert "row: the ranking; column: the text" in output
     assert "The rarest 75 % of the vocabulary make up" in output
 

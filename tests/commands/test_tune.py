@@ -10,6 +10,7 @@ from tiny_models import save_first_layer, save_tiny_llama
 from tiny_tokenizer import TEXT, make_tiny_tokenizer
 
 from vocabtrim_core.cli import main
+from vocabtrim_core.evaluation import profile as profiling
 from vocabtrim_core.evaluation import trace as tracing
 
 
@@ -62,9 +63,30 @@ def test_tune_gives_curve_recommendation_and_measured_points(
         (point,) = [p for p in result["curve"] if (p["k"], p["gamma"]) == (one["k"], one["gamma"])]
         assert one["tau"] == pytest.approx(point["tau"])
     monkeypatch.setattr(tracing, "record", lambda *_: pytest.fail("the target ran again"))
+    monkeypatch.setattr(profiling, "measure_profile", lambda *_: pytest.fail("the machine was timed again"))
     assert run(capsys, *argv, "--limit", "2")["measured"] == []
     assert main(argv) == 0
     assert "gamma" in capsys.readouterr().out
+
+
+def test_tune_replays_trees(pair: list[str], prompts: str, capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
+    """Bug: the tree's tau is the chain's, or not what a real run has; a prompt left out ends all, or is not told."""
+    with open(prompts, "a") as file:
+        file.write(json.dumps({"task": "qa", "prompt": "cat " * 2000}) + "\n")
+    argv = ["tune", "--prompts", prompts, *pair, "--gammas", "2", "--repeats", "1", "--tree", "3,3,10"]
+    result = run(capsys, *argv, "--measure", "120,full")
+    tree = result["tree"]
+    assert (tree["depth"], tree["branches"], tree["nodes"]) == (3, 3, 10)
+    ks = [point["k"] for point in tree["points"]]
+    assert ks == sorted(ks) and {120, result["recommended"]["k"], result["settings"]["vocab_size"]} <= set(ks)
+    assert tree["points"][-1]["retained"] == 1
+    ran = [point for point in tree["points"] if point["measured_speedup"]]
+    assert [point["k"] for point in ran] == [120, result["settings"]["vocab_size"]]
+    assert all(point["tau"] == pytest.approx(point["measured_tau"]) for point in ran)
+    assert len(result["left_out"]) == 1 and result["settings"]["prompts"] == 3
+    assert main(argv) == 0
+    shown = capsys.readouterr().out
+    assert "by replay" in shown and "Left out" in shown
 
 
 def test_bench_gives_tasks_by_methods(pair: list[str], prompts: str, capsys: pytest.CaptureFixture) -> None:
@@ -91,6 +113,7 @@ def test_bench_gives_tasks_by_methods(pair: list[str], prompts: str, capsys: pyt
         (["tune", "--gammas", "8-1"], "1-8"),
         (["tune", "--measure", "2,all"], "list of whole numbers"),
         (["tune", "--limit", "0"], "--limit is 0"),
+        (["tune", "--tree", "4,4,999"], "999 nodes"),
         (["tune", "--repeats", "0"], "--repeats is 0"),
         (["tune", "--prompts", "/no/such/file.jsonl"], "file.jsonl"),
         (["bench", "--k", "5", "--gamma", "0"], "gamma is 0"),

@@ -215,7 +215,7 @@ TOY = 12
 class OneRowHead(RankedHead):
     """A wrong one: every row gets the logits of the first, the row before the draft."""
 
-    def logits(self, hidden: torch.Tensor, k: int | None = None) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, k: int | None = None, rows: int | None = None) -> torch.Tensor:
         return super().logits(hidden[:1], k).expand(len(hidden), -1)
 
 

@@ -1,12 +1,13 @@
 """The comparison of methods: figures that follow from the records, runs one at a time, differences found."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 
-from tests.toys import NEVER
+from tests.toys import NEVER, causal_lm, language_model
 from vocabtrim_core.decoding.engine import Cycle, CycleTimes, GenerationSettings
 from vocabtrim_core.evaluation import comparison
 from vocabtrim_core.evaluation.comparison import (
@@ -15,6 +16,7 @@ from vocabtrim_core.evaluation.comparison import (
     Method,
     Run,
     Turn,
+    clocked,
     collect,
     logit_margin,
     play,
@@ -24,6 +26,7 @@ from vocabtrim_core.evaluation.comparison import (
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.models import ModelPair
 from vocabtrim_core.sampling import SamplingSettings
+from vocabtrim_core.trees import DraftShape
 
 PROMPTS = [[3, 4, 5], [6], [7, 8]]
 
@@ -278,3 +281,57 @@ def test_warm_up_runs_a_few_cycles_of_each_method(contest: Contest, monkeypatch:
     warm_up(contest, PROMPTS[0])
     assert [method for method, _ in started] == list(METHODS)
     assert all(len(seen) == 3 for _, seen in started)
+
+
+def test_parts_are_set_against_a_clock_outside(contest: Contest) -> None:
+    """Bug: the wall time is the sum of the parts, so that they always explain all of it; the prompt counts in it; the
+    share upside down."""
+
+    def slow() -> Iterator[Cycle]:
+        for number in range(3):
+            time.sleep(0.04)
+            yield cycle(
+                [number], seconds=0.03, prefill=0.0 if number else 0.01, finish="length" if number == 2 else None
+            )
+
+    cycles = tuple(clocked(slow()))
+    assert [one.emitted_ids for one in cycles] == [(0,), (1,), (2,)]
+    assert cycles[0].times.wall >= 0.03 and all(one.times.wall >= 0.04 for one in cycles[1:])
+    timed = summarise(contest, PROMPTS, {Turn(0, 0, "vanilla"): Run(cycles)}).methods["vanilla"]
+    assert timed.explained == pytest.approx(0.03 / timed.cycle_seconds.wall) and timed.explained < 0.9
+    assert summarise(contest, PROMPTS, {Turn(0, 0, "vanilla"): vanilla(4.0)}).methods["vanilla"].explained is None
+    assert all(one.times.wall > 0 for _, one in play(contest, PROMPTS[:1], 1))
+
+
+@pytest.fixture
+def in_bfloat16(contest: Contest) -> Contest:
+    target = language_model(causal_lm(0, dtype=torch.bfloat16))
+    return replace(contest, pair=replace(contest.pair, target=target))
+
+
+def test_rows_are_fixed_where_that_makes_texts_equal(contest: Contest, in_bfloat16: Contest) -> None:
+    """Bug: one row too few for the longest draft, a tree's depth for its nodes, sampled texts decoded again."""
+    chain = in_bfloat16.at_fixed_rows()
+    assert chain is not None and chain.settings == replace(in_bfloat16.settings, fixed_rows=4)
+    tree = replace(in_bfloat16, settings=replace(in_bfloat16.settings, tree=DraftShape(3, 3, 8))).at_fixed_rows()
+    assert tree is not None and tree.settings.fixed_rows == 9
+    assert contest.at_fixed_rows() is None
+    sampled = replace(in_bfloat16.settings, sampling=SamplingSettings(temperature=1))
+    assert replace(in_bfloat16, settings=sampled).at_fixed_rows() is None
+
+
+def test_texts_are_compared_at_fixed_rows(in_bfloat16: Contest) -> None:
+    """Bug: a near tie in the timed runs is reported as a difference of the method; one at fixed rows is not reported; a
+    check that never ended counts as equality."""
+    same = {Turn(0, 0, "vanilla"): vanilla(4.0), Turn(0, 0, "trimmed"): drafted(1.0)}
+    other = {Turn(0, 0, "vanilla"): vanilla(4.0), Turn(0, 0, "trimmed"): drafted(1.0, (1, 2, 3, 9))}
+    exact = summarise(in_bfloat16, PROMPTS, other, same)
+    assert (exact.identical, exact.fixed_rows, exact.differences) == (True, 4, ())
+    assert [found.position for found in exact.timed_differences] == [3]
+    wrong = summarise(in_bfloat16, PROMPTS, same, other)
+    assert (wrong.identical, wrong.fixed_rows, wrong.timed_differences) == (False, 4, ())
+    assert [found.position for found in wrong.differences] == [3]
+    for unfinished in (None, {}, {Turn(0, 0, "vanilla"): vanilla(4.0)}):
+        plain = summarise(in_bfloat16, PROMPTS, other, unfinished)
+        assert (plain.identical, plain.fixed_rows) == (False, None)
+        assert plain.differences == plain.timed_differences != ()

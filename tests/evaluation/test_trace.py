@@ -13,9 +13,10 @@ from tests.toys import NEVER
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.drafters.independent import IndependentModel
+from vocabtrim_core.drafters.medusa import Block, MedusaModel
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation import trace as tracing
-from vocabtrim_core.evaluation.trace import Trace, TunePrompt, kept_trace, record, trace_key
+from vocabtrim_core.evaluation.trace import Trace, TunePrompt, kept_trace, record, trace_key, usable_prompts
 from vocabtrim_core.models import ModelPair
 from vocabtrim_core.sampling import SamplingSettings
 
@@ -106,6 +107,26 @@ def test_impossible_prompts_are_named(tiny_pair: ModelPair) -> None:
         record(tiny_pair, [], HOW, NEVER, quiet)
     with pytest.raises(SettingError, match=r"b\.jsonl:7: The prompt is 600 tokens"):
         record(tiny_pair, [TunePrompt((1,) * 600, where="b.jsonl:7")], HOW, NEVER, quiet)
+
+
+def test_prompts_that_cannot_be_read_are_left_out_with_a_note(tiny_pair: ModelPair) -> None:
+    """Bug: one prompt of a thousand that is too long, or one token long for draft heads, ends the tuning."""
+    long, one = TunePrompt((1,) * 600, where="b.jsonl:7"), TunePrompt((1,))
+    usable, notes = usable_prompts(tiny_pair, [long, *PROMPTS, one])
+    assert usable == [*PROMPTS, one] and len(notes) == 1
+    assert "b.jsonl:7" in notes[0] and "600 tokens" in notes[0]
+    drafter = replace_kind(tiny_pair)
+    usable, notes = usable_prompts(drafter, [long, *PROMPTS, one])
+    assert usable == PROMPTS[:1] and len(notes) == 3 and "one token" in notes[-1]
+    assert usable_prompts(drafter, [*PROMPTS, one], traced=False) == ([*PROMPTS, one], [])
+    with pytest.raises(SettingError, match=r"None of the prompts.*600 tokens"):
+        usable_prompts(tiny_pair, [long])
+
+
+def replace_kind(pair: ModelPair) -> ModelPair:
+    """The pair with Medusa heads."""
+    blocks = (Block(torch.zeros(2, 32, 32), torch.zeros(2, 32)),)
+    return replace(pair, drafter=MedusaModel("medusa", blocks, 2, pair.target.head, (), pair.target.max_length))
 
 
 def test_outputs_end_where_the_drafters_context_does(tiny_pair: ModelPair) -> None:

@@ -13,6 +13,7 @@ from vocabtrim_core.evaluation.machine import this_machine
 from vocabtrim_core.evaluation.measuring import VANILLA, measure
 from vocabtrim_core.evaluation.papers import PUBLISHED
 from vocabtrim_core.evaluation.tables import HEADINGS, TaskTable, task_table
+from vocabtrim_core.evaluation.trace import usable_prompts
 from vocabtrim_core.vocabulary import check_k
 
 
@@ -25,7 +26,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
     contest, ranking = open_contest(arguments, settings, report)
     trimmed = sorted({check_k(ranking, k) for k in arguments.k if k != ranking.vocab_size})
     points = [(k, settings.gamma) for k in (*trimmed, ranking.vocab_size)]
-    prompts = in_tokens(texts, contest.pair.tokenizer)
+    prompts, left_out = usable_prompts(contest.pair, in_tokens(texts, contest.pair.tokenizer), traced=False)
     _, runs = measure(contest, prompts, points, arguments.repeats, report)
     table = task_table(prompts, runs, points)
     return {
@@ -43,6 +44,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
             "max_new_tokens": settings.max_new_tokens,
             **asdict(settings.sampling),
         },
+        "left_out": left_out,
         "machine": {**asdict(this_machine()), "dtype": arguments.dtype},
     }
 
@@ -74,6 +76,7 @@ def describe(result: dict) -> str:
                 f"{'full' if k == full else f'{k:,}'} {value:.2f}x" for k, value in paper["speedup"].items()
             )
             lines.append(f"Its speedup: {speeds}.")
+    lines += result["left_out"]
     settings, machine = result["settings"], result["machine"]
     lines += [
         "",

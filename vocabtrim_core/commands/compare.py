@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 
 from vocabtrim_core.commands import compare_batches, loading
@@ -11,10 +11,13 @@ from vocabtrim_core.commands.printing import table, times
 from vocabtrim_core.decoding.engine import Cycle, CycleTimes
 from vocabtrim_core.drafters.registry import NAMES
 from vocabtrim_core.embedded import Progress
+from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.errors import ModelError, SettingError
+from vocabtrim_core.evaluation.bandwidth import bound_of, measure_bandwidth
 from vocabtrim_core.evaluation.comparison import (
     Comparison,
     Contest,
+    Difference,
     MethodFigures,
     Run,
     Turn,
@@ -28,7 +31,7 @@ from vocabtrim_core.models import ModelPair, load_drafter, load_target
 from vocabtrim_core.prompts import Prompt, read_prompts, typed_prompt
 
 EVERY = "all"
-PARTS = tuple(part.name for part in fields(CycleTimes) if part.name != "prefill")
+PARTS = tuple(part.name for part in fields(CycleTimes) if part.name not in ("prefill", "wall"))
 
 
 def run(arguments: Namespace, report: Progress) -> dict:
@@ -66,6 +69,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
 
     common = {
         "target": target.name,
+        "engine": _engine(target.engine),
         "gamma": None if settings.tree else settings.gamma,
         "tree": asdict(settings.tree) if settings.tree else None,
         "prompts": len(prompts),
@@ -82,25 +86,36 @@ def run(arguments: Namespace, report: Progress) -> dict:
         return {**batches, "settings": {**common, **_facts(contest, trimming)}, "machine": machine}
     for contest in contests:
         warm_up(contest, prompt_ids[0])
+    bandwidth = measure_bandwidth(target.head.weight.device)
     runs = _played(contests, prompt_ids, arguments.repeats, report)
-    comparisons = [summarise(contest, prompt_ids, mine) for contest, mine in zip(contests, runs, strict=True)]
+    exact: list[dict[Turn, Run]] = [{} for _ in contests]
+    fixed = [exactly for contest in contests if (exactly := contest.at_fixed_rows())]
+    if fixed:  # All have one target and one way to decode.
+        exact = _played(fixed, prompt_ids, 1, lambda share, message: report(share, f"Texts at fixed rows: {message}"))
+    comparisons = [
+        summarise(contest, prompt_ids, timed, untimed)
+        for contest, timed, untimed in zip(contests, runs, exact, strict=True)
+    ]
+    bound = bound_of(target, bandwidth, comparisons[0].methods["vanilla"].cycle_seconds.verification)
     drafters = [
         _drafter(contest, trimming, comparison, prompts)
         for contest, trimming, comparison in zip(contests, trimmings, comparisons, strict=True)
     ]
+    limit = {**asdict(bound), "seconds": bound.seconds, "efficiency": bound.efficiency}
     if arguments.drafter == EVERY:
         vanilla = drafters[0]["methods"]["vanilla"]
         return {
             "vanilla": vanilla,
             "drafters": drafters,
             "skipped": skipped,
+            "bound": limit,
             "settings": common,
             "machine": machine,
         }
-    (one,) = drafters
+    (only,) = drafters
     facts = _facts(contests[0], trimmings[0])
-    rest = {name: value for name, value in one.items() if name not in facts}
-    return {**rest, "settings": {**common, **facts}, "machine": machine}
+    rest = {name: value for name, value in only.items() if name not in facts}
+    return {**rest, "bound": limit, "settings": {**common, **facts}, "machine": machine}
 
 
 def _facts(contest: Contest, trimming: loading.Trimming | None) -> dict:
@@ -108,6 +123,7 @@ def _facts(contest: Contest, trimming: loading.Trimming | None) -> dict:
     return {
         "drafter": contest.pair.drafter.name,
         "kind": contest.pair.drafter.kind,
+        "drafter_engine": _engine(contest.pair.drafter.engine),
         "ranking": trimming.ranking.name if trimming else None,
         "k": contest.k,
         "vocab_size": trimming.ranking.vocab_size if trimming else None,
@@ -125,10 +141,18 @@ def _drafter(
         "speedup_vs_vanilla": _plain(trimmed.speedup_vs_vanilla) if trimmed else None,
         "speedup_vs_untrimmed": _plain(trimmed.speedup_vs_untrimmed) if trimmed else None,
         "identical": comparison.identical,
-        "differences": [
-            {**asdict(difference), "where": prompts[difference.prompt].where} for difference in comparison.differences
-        ],
+        "fixed_rows": comparison.fixed_rows,
+        "differences": _places(comparison.differences, prompts),
+        "timed_differences": _places(comparison.timed_differences, prompts),
     }
+
+
+def _engine(engine: EngineNote) -> dict:
+    return {"name": engine.name, "reason": engine.reason}
+
+
+def _places(differences: Sequence[Difference], prompts: list[Prompt]) -> list[dict]:
+    return [{**asdict(difference), "where": prompts[difference.prompt].where} for difference in differences]
 
 
 def _played(
@@ -162,7 +186,7 @@ def describe(result: dict) -> str:
         lines = [
             *table([head, *rows]),
             "Times are milliseconds a cycle: the drafter's body and head, the target's pass, the accept rule, the "
-            "cache, the rest.",
+            f"cache, the rest. {_explained(result['methods'].values())}",
             "",
             verdict(result),
             _agreement(result),
@@ -176,6 +200,8 @@ def describe(result: dict) -> str:
         [
             *lines,
             f"{k}{shape}; prompts: {settings['prompts']}, repeats: {settings['repeats']}.",
+            _limit(result["bound"]),
+            *_engines(result),
             f"{machine['dtype']} on {machine['threads']} threads of {machine['cpu']}.",
         ]
     )
@@ -234,17 +260,45 @@ def verdict(result: dict) -> str:
 def _agreement(result: dict) -> str:
     if result["identical"] is None:
         return "With sampling the outputs share a distribution, not their tokens."
-    if result["identical"]:
+    rows = result["fixed_rows"]
+    if result["identical"] and rows is None:
         return "All outputs are identical."
-    differences = result["differences"]
+    if result["identical"]:
+        text = f"All outputs are identical, bit for bit at {rows} rows in every target pass."
+        return f"{text} {_parts('As timed, ', result['timed_differences'])}" if result["timed_differences"] else text
+    return _parts("" if rows is None else f"At {rows} rows in every target pass, ", result["differences"])
+
+
+def _parts(how: str, differences: list[dict]) -> str:
+    """Where outputs differ from vanilla's. `how` they were decoded begins the sentence."""
     first = differences[0]
     place = f" of {first['where']}" if first["where"] else ""
     margin = first["logit_margin"]
     by = "" if margin is None else f", where the target's logits are {margin:.2g} apart"
+    text = f"{how}runs whose output differs from vanilla's: {len(differences)}. The first is {first['method']}{place}, "
+    return f"{text[0].upper()}{text[1:]}from token {first['position']} on{by}."
+
+
+def _explained(methods: Iterable[dict]) -> str:
+    shares = [figures["explained"] for figures in methods if figures["explained"] is not None]
+    return f"The parts are {min(shares):.1%} of the wall time or more." if shares else ""
+
+
+def _limit(bound: dict) -> str:
     return (
-        f"Runs whose output differs from vanilla's: {len(differences)}. The first is {first['method']}{place}, from "
-        f"token {first['position']} on{by}."
+        f"A target pass reads {bound['weight_bytes'] / 1e6:,.0f} MB of weights, which takes at least "
+        f"{bound['seconds'] * 1e3:.1f} ms at the {bound['bandwidth'] / 1e9:.1f} GB/s measured; vanilla's takes "
+        f"{bound['measured_seconds'] * 1e3:.1f} ms: {bound['efficiency']:.0%} of the bound."
     )
+
+
+def _engines(result: dict) -> list[str]:
+    engines = {"target": result["settings"]["engine"]}
+    if "drafters" in result:
+        engines |= {one["kind"]: one["drafter_engine"] for one in result["drafters"]}
+    else:
+        engines["drafter"] = result["settings"]["drafter_engine"]
+    return [f"Engine of the {who}: {engine['name']} ({engine['reason']})." for who, engine in engines.items()]
 
 
 def _checked_ids(contests: Sequence[Contest], prompt: Prompt) -> list[int]:
@@ -261,8 +315,9 @@ def _checked_ids(contests: Sequence[Contest], prompt: Prompt) -> list[int]:
 def _figures(figures: MethodFigures) -> dict:
     result = asdict(figures)
     parts = result.pop("cycle_seconds")
-    del parts["prefill"]
-    return {**result, "cycle_time": {**parts, "total": figures.cycle_seconds.total}}
+    del parts["prefill"], parts["wall"]
+    seconds = figures.cycle_seconds
+    return {**result, "cycle_time": {**parts, "total": seconds.total}, "cycle_wall_seconds": seconds.wall}
 
 
 def _cells(figures: dict) -> tuple[str, ...]:

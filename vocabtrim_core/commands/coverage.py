@@ -107,7 +107,8 @@ def describe(result: dict) -> str:
         )
     largest = max(map(int, result["coverage"]))
     if largest > result["observed_tokens"]:
-        lines.append(f"Only {result['observed_tokens']:,} tokens were observed; a larger k is filled in order of id.")
+        observed = f"{result['observed_tokens']:,} tokens"
+        lines.append(f"Only {observed} are forced or were counted; a larger k is filled in order of id.")
     lines.append("")
     for share, k in result["k_for"].items():
         held_out = result["k_for_held_out"][share]

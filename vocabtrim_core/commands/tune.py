@@ -11,9 +11,11 @@ from vocabtrim_core.commands.tasks import check_repeats, chosen_prompts, in_toke
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.embedded import Progress
 from vocabtrim_core.evaluation.measuring import VANILLA, Measured, measure
+from vocabtrim_core.evaluation.replay import Replay, replay, replayed_sizes
 from vocabtrim_core.evaluation.teacher_forcing import longest_draft
-from vocabtrim_core.evaluation.trace import kept_trace
-from vocabtrim_core.evaluation.tuning import Prediction, Tuned, tune
+from vocabtrim_core.evaluation.trace import kept_trace, usable_prompts
+from vocabtrim_core.evaluation.tuning import FEW_PROMPTS, FEW_TOKENS, Prediction, Tuned, tune
+from vocabtrim_core.trees import DraftShape
 from vocabtrim_core.vocabulary import check_k
 
 
@@ -23,20 +25,32 @@ def run(arguments: Namespace, report: Progress) -> dict:
     loading.check_stops(arguments)
     sampling = loading.sampling_settings(arguments)
     settings = GenerationSettings(max(arguments.gammas), arguments.max_new_tokens, sampling)
+    tree = DraftShape(*arguments.tree) if arguments.tree else None
     texts = chosen_prompts(arguments.prompts, arguments.limit)
     contest, ranking = open_contest(arguments, settings, report)
     longest = longest_draft(contest.pair, max(arguments.gammas))
     gammas = [gamma for gamma in arguments.gammas if gamma <= longest] or [longest]
     measured_ks = [check_k(ranking, ranking.vocab_size if k is None else k) for k in arguments.measure]
-    prompts = in_tokens(texts, contest.pair.tokenizer)
+    prompts, left_out = usable_prompts(contest.pair, in_tokens(texts, contest.pair.tokenizer))
     trace = kept_trace(arguments.keep, contest.pair, prompts, settings, contest.stop, report)
-    tuned = tune(contest, ranking, trace, gammas, measured_ks, arguments.dtype, report)
+    tuned = tune(contest, ranking, trace, gammas, measured_ks, arguments.dtype, report, arguments.keep)
     measured: list[Measured] = []
     if measured_ks:
         points = [(k, tuned.recommendation.gamma) for k in measured_ks]
         measured, _ = measure(contest, prompts, points, arguments.repeats, report)
+    trees: list[Replay] = []
+    measured_trees: list[Measured] = []
+    if tree is not None:
+        assert contest.ranked_head is not None
+        ks = replayed_sizes(tuned.prediction.ks, [*measured_ks, tuned.recommendation.k])
+        trees = replay(contest.pair, trace, contest.ranked_head, tree, ks, report)
+        if measured_ks:
+            points = [(k, tree.depth) for k in measured_ks]
+            measured_trees, _ = measure(contest, prompts, points, arguments.repeats, report, tree)
     return {
         **curve(tuned),
+        "tree": _trees(tree, trees, measured_trees),
+        "left_out": left_out,
         "measured": [_measured(one, tuned.prediction) for one in measured if (one.k, one.gamma) != VANILLA],
         "vanilla_tokens_per_second": next(
             (asdict(one.tokens_per_second) for one in measured if (one.k, one.gamma) == VANILLA), None
@@ -88,9 +102,43 @@ def curve(tuned: Tuned) -> dict:
         "retained": best.retained,
         "plateau": list(best.plateau),
         "best_trimmed_k": best.best_trimmed_k,
+        "thin": best.thin,
         "over_untrimmed": asdict(best.over_untrimmed),
     }
     return {"curve": points, "recommended": recommended}
+
+
+def _trees(shape: DraftShape | None, found: Sequence[Replay], measured: Sequence[Measured]) -> dict | None:
+    """Tau of drafted trees at each k, by replay, and the speed of those that were run."""
+    if shape is None:
+        return None
+    full = found[-1].tau.median
+    speeds = {one.k: one for one in measured}
+    points = [
+        {
+            "k": one.k,
+            "tau": one.tau.median,
+            "low": one.tau.low,
+            "high": one.tau.high,
+            "retained": one.tau.median / full,
+            "out_of_vocabulary_share": one.out_of_vocabulary_share,
+            "measured_speedup": asdict(speeds[one.k].speedup) if one.k in speeds else None,
+            "measured_tau": speeds[one.k].tau if one.k in speeds else None,
+        }
+        for one in found
+    ]
+    return {**asdict(shape), "points": points}
+
+
+def _describe_trees(tree: dict) -> list[str]:
+    shape = f"depth {tree['depth']}, top-k {tree['branches']}, {tree['nodes'] or 'all'} nodes"
+    rows: list[tuple[str, ...]] = [("k", "tau", "interval", "kept", "vs vanilla")]
+    for one in tree["points"]:
+        speed = one["measured_speedup"]
+        span = f"{one['low']:.2f}-{one['high']:.2f}"
+        run = f"{speed['median']:.2f}x" if speed else "-"
+        rows.append((f"{one['k']:,}", f"{one['tau']:.2f}", span, f"{one['retained']:.1%}", run))
+    return [f"Draft trees ({shape}): tau by replay of the drafter, speed measured.", *_aligned(rows)]
 
 
 def describe(result: dict) -> str:
@@ -122,12 +170,15 @@ def describe(result: dict) -> str:
                 )
             )
         lines += _aligned(rows)
+    if result["tree"]:
+        lines += ["", *_describe_trees(result["tree"])]
     settings, profile, seconds = result["settings"], result["profile"], result["seconds"]
     lines += [
         "",
         f"From {settings['tokens']:,} tokens of {settings['prompts']} prompts; {profile['dtype']} on "
         f"{profile['machine']['threads']} threads of {profile['machine']['cpu']}.",
         f"Plain generation took {seconds['plain_generation']:.0f} s, all the rest {seconds['beyond']:.0f} s.",
+        *result["left_out"],
     ]
     return "\n".join(lines)
 
@@ -149,7 +200,10 @@ def advice(best: dict) -> str:
         )
     if best["trim"]:
         text += f" It keeps {best['retained']:.1%} of the acceptance length."
-    return f"{text} Anything from k = {low:,} to {high:,} is within 1 %."
+    text += f" Anything from k = {low:,} to {high:,} is within 1 %."
+    if best["thin"]:
+        text += f" The evidence is thin: give {FEW_PROMPTS} prompts or more, with {FEW_TOKENS} tokens of answers."
+    return text
 
 
 def _measured(one: Measured, prediction: Prediction) -> dict:

@@ -60,8 +60,9 @@ class CycleTimes:
     """Seconds of one cycle: the drafter's body and head; the target's pass with its head (`verification`); the accept
     rule with softmax and sampling; forgetting what was refused (`bookkeeping`); the `rest`, such as this record.
 
-    `prefill` (the prompt, both models) is set in the first cycle and not part of `total`. In a batch, all include what
-    the sequence waits for the others.
+    `prefill` (the prompt, both models) is set in the first cycle and not part of `total`. `wall`, set by who asked for
+    the cycle, is what it took by their clock, without the prompt: how much of it `total` explains can so be told.
+    In a batch, all include what the sequence waits for the others.
     """
 
     drafter_body: float
@@ -71,6 +72,7 @@ class CycleTimes:
     bookkeeping: float
     rest: float
     prefill: float = 0.0
+    wall: float = 0.0
 
     @property
     def total(self) -> float:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import torch
 
+from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.passes import Steps
 from vocabtrim_core.sampling import SamplingSettings
@@ -78,7 +79,8 @@ class DrafterModel(Protocol):
     """A loaded drafter of any `kind`, from which a `Drafter` is made for each text.
 
     `head` is its LM head in its own order, whose ranking is what it can propose; None where it has none to trim.
-    `vocab_size` counts the ids that it takes, `parameters` those of its body, without embeddings and head.
+    `vocab_size` counts the ids that it takes, `parameters` those of its body, without embeddings and head. `engine`
+    says what runs it.
     """
 
     @property
@@ -86,6 +88,9 @@ class DrafterModel(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def engine(self) -> EngineNote: ...
 
     @property
     def head(self) -> RankedHead | None: ...

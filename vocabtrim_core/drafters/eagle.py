@@ -20,6 +20,7 @@ from vocabtrim_core.drafters import Draft
 from vocabtrim_core.drafters.checkpoints import Checkpoint, as_weight, fill
 from vocabtrim_core.drafters.choosing import Choice, chain_draft, choose, no_draft
 from vocabtrim_core.drafters.eagle_network import EagleNetwork, Part
+from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line
@@ -43,6 +44,7 @@ class EagleModel:
     """
 
     kind: ClassVar[str] = "eagle"
+    engine: ClassVar[EngineNote] = EngineNote("own code", "an EAGLE layer is none of transformers' models")
     name: str
     network: EagleNetwork
     embeddings: nn.Module

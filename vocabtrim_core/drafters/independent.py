@@ -10,6 +10,7 @@ import torch
 
 from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.drafters import Draft
+from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.passes import BodyPass, HeadPass, Steps
 from vocabtrim_core.sampling import SamplingSettings, draw, law, probability_of
@@ -30,6 +31,10 @@ class IndependentModel:
     @property
     def name(self) -> str:
         return self.model.name
+
+    @property
+    def engine(self) -> EngineNote:
+        return self.model.engine
 
     @property
     def head(self) -> RankedHead:

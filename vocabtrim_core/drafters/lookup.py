@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 
 from vocabtrim_core.drafters import Draft
+from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.passes import Steps
 from vocabtrim_core.sampling import SamplingSettings
@@ -26,6 +27,7 @@ class LookupModel:
     """Prompt lookup for a target with `vocab_size` tokens."""
 
     kind: ClassVar[str] = "lookup"
+    engine: ClassVar[EngineNote] = EngineNote("own code", "there is no model to run")
     name: ClassVar[str] = "prompt lookup"
     head: ClassVar[None] = None
     parameters: ClassVar[int] = 0

@@ -19,6 +19,7 @@ from torch.nn.functional import linear, silu
 from vocabtrim_core.drafters import Draft
 from vocabtrim_core.drafters.checkpoints import Checkpoint, as_weight, listed
 from vocabtrim_core.drafters.choosing import chain_draft, choose, no_draft
+from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.passes import HeadPass, Steps
@@ -60,6 +61,7 @@ class MedusaModel:
     """
 
     kind: ClassVar[str] = "medusa"
+    engine: ClassVar[EngineNote] = EngineNote("own code", "Medusa heads are none of transformers' models")
     taps: ClassVar[tuple[int, ...]] = ()
     name: str
     blocks: tuple[Block, ...]

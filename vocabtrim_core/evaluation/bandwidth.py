@@ -27,17 +27,23 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Bound:
-    """A target pass against the memory limit: `seconds` to read `weight_bytes` at the best bandwidth measured.
+    """A target pass against the memory limit: its `weight_bytes`, read at `bandwidth` bytes a second.
 
-    `efficiency` is that over the measured time of a pass, head included.
+    `measured_seconds` are those of a pass over one token, head included.
     """
 
     weight_bytes: int
-    seconds: float
+    bandwidth: float
     measured_seconds: float
 
     @property
+    def seconds(self) -> float:
+        """What a pass takes at least."""
+        return self.weight_bytes / self.bandwidth
+
+    @property
     def efficiency(self) -> float:
+        """How near to the bound the pass is: 1 at it."""
         return self.seconds / self.measured_seconds
 
 
@@ -62,18 +68,6 @@ def pass_bytes(model: LanguageModel) -> int:
     return model.parameters * model.dtype.itemsize + model.head.bytes_kept(model.head.vocab_size)
 
 
-@torch.inference_mode()
-def measure_bound(model: LanguageModel, context: int = 128, repeats: int = 15) -> Bound:
-    """Time one token's pass (the median, after `context` tokens) and set it against the bandwidth measured here."""
-    bandwidth = measure_bandwidth(model.head.weight.device)
-    backbone = model.new_backbone()
-    ids = torch.arange(context + 1, device=model.head.weight.device).remainder(model.vocab_size)
-    backbone.run(ids[:context])
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        float(model.head.logits(backbone.run(ids[context:]))[0, 0])
-        times.append(time.perf_counter() - began)
-        backbone.rewind(1)
-    size = pass_bytes(model)
-    return Bound(size, size / bandwidth.best, Spread.of(times).median)
+def bound_of(model: LanguageModel, bandwidth: Bandwidth, measured_seconds: float) -> Bound:
+    """The bound of `model`, at the best bandwidth measured, with what its passes took."""
+    return Bound(pass_bytes(model), bandwidth.best, measured_seconds)

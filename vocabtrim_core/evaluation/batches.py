@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vocabtrim_core.decoding.lockstep import decode_together
-from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.evaluation.comparison import METHODS, Contest, Method
@@ -53,9 +52,8 @@ Turn = tuple[int, int, Method]
 
 def check_batches(pair: ModelPair) -> None:
     """Raise `ModelError` where a model cannot run several sequences in one pass."""
-    drafter = pair.drafter
-    for model in (pair.target, drafter.model if isinstance(drafter, IndependentModel) else pair.target):
-        if model.engine.name != "lean":
+    for model in (pair.target, pair.drafter):
+        if model.engine.name == "transformers":
             raise ModelError(
                 f"{model.name} runs through transformers ({model.engine.reason}), which decodes one sequence at a time "
                 "here. Batches need models of the Llama family; compare this pair without --batch."

@@ -7,6 +7,7 @@ was stopped half-way still counts for what it did.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
@@ -56,6 +57,14 @@ class Contest:
             return None
         return self.pair.drafter.new_drafter(self.ranked_head, self.k if method == "trimmed" else None)
 
+    def at_fixed_rows(self) -> Contest | None:
+        """The same with as many rows in every pass as the longest draft needs, so that texts can be compared bit for
+        bit. None where plain runs are compared: sampling, float32, or an engine that cannot fix its rows."""
+        target, settings = self.pair.target, self.settings
+        if not settings.sampling.greedy or target.dtype != torch.bfloat16 or target.engine.name != "lean":
+            return None
+        return replace(self, settings=replace(settings, fixed_rows=settings.shape.most_nodes + 1))
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -93,7 +102,8 @@ class Run:
 @dataclass(frozen=True)
 class MethodFigures:
     """A method over all its runs. `acceptance_length` is tokens per target pass, `acceptance_rate` accepted / drafted
-    on the longest path (None where nothing was drafted), `cycle_seconds` the mean of each part of a cycle."""
+    on the longest path (None where nothing was drafted), `cycle_seconds` the mean of each part of a cycle, and
+    `explained` the share of its wall time that the parts add up to (None where nobody took that)."""
 
     tokens_per_second: Spread
     acceptance_length: float
@@ -102,6 +112,7 @@ class MethodFigures:
     out_of_vocabulary: int
     prefill_seconds: float
     cycle_seconds: CycleTimes
+    explained: float | None
     speedup_vs_vanilla: Spread | None
     speedup_vs_untrimmed: Spread | None
 
@@ -125,12 +136,18 @@ class Difference:
 @dataclass(frozen=True)
 class Comparison:
     """Figures by method. `identical` is None when sampling, where only the distribution is the same, and where nothing
-    has finished that could be compared with vanilla."""
+    has finished that could be compared with vanilla.
+
+    With `fixed_rows`, `identical` and `differences` are those of runs in which every target pass computed so many rows
+    (see `GenerationSettings`); without, those of the timed runs, whose differences are `timed_differences` always.
+    """
 
     methods: dict[Method, MethodFigures]
     identical: bool | None
     differences: tuple[Difference, ...]
     repeats: int
+    fixed_rows: int | None
+    timed_differences: tuple[Difference, ...]
 
 
 def play(contest: Contest, prompts: Sequence[list[int]], repeats: int) -> Iterator[tuple[Turn, Cycle]]:
@@ -160,7 +177,18 @@ def play_all(
             start = (repeat + prompt) % len(entries)
             for number, method in entries[start:] + entries[:start]:
                 turn = Turn(repeat, prompt, method)
-                yield from ((number, turn, cycle) for cycle in contests[number].cycles(method, prompt_ids))
+                yield from ((number, turn, cycle) for cycle in clocked(contests[number].cycles(method, prompt_ids)))
+
+
+def clocked(cycles: Iterator[Cycle]) -> Iterator[Cycle]:
+    """The cycles with the `wall` time that each took, by a clock outside the engine."""
+    while True:
+        began = time.perf_counter()
+        cycle = next(cycles, None)
+        if cycle is None:
+            return
+        wall = time.perf_counter() - began - cycle.times.prefill
+        yield replace(cycle, times=replace(cycle.times, wall=wall))
 
 
 def warm_up(contest: Contest, prompt_ids: list[int]) -> None:
@@ -178,9 +206,18 @@ def collect(played: Iterator[tuple[Turn, Cycle]]) -> dict[Turn, Run]:
     return {turn: Run(tuple(found)) for turn, found in cycles.items()}
 
 
-def summarise(contest: Contest, prompts: Sequence[list[int]], runs: Mapping[Turn, Run]) -> Comparison:
+def summarise(
+    contest: Contest,
+    prompts: Sequence[list[int]],
+    runs: Mapping[Turn, Run],
+    at_fixed_rows: Mapping[Turn, Run] | None = None,
+) -> Comparison:
     """Figures of the finished runs. Speeds of a repeat are total tokens / total seconds over the prompts that every
-    method finished in it, and speedups are ratios within a repeat."""
+    method finished in it, and speedups are ratios within a repeat.
+
+    `at_fixed_rows` are untimed runs of `contest.at_fixed_rows()`: where there are any to compare, the texts compared
+    are theirs.
+    """
     done = {turn: run for turn, run in runs.items() if run.finished}
     speeds = _speeds(done)
     figures = {
@@ -188,11 +225,21 @@ def summarise(contest: Contest, prompts: Sequence[list[int]], runs: Mapping[Turn
         for method in METHODS
         if any(turn.method == method for turn in done)
     }
-    greedy = contest.settings.sampling.greedy
-    differences = tuple(_differences(contest.pair.target, prompts, done)) if greedy else ()
-    compared = any(_vanilla_of(turn) in done for turn in done if turn.method != "vanilla")
-    identical = not differences if greedy and compared else None
-    return Comparison(figures, identical, differences, len({turn.repeat for turn in done}))
+    repeats = len({turn.repeat for turn in done})
+    if not contest.settings.sampling.greedy:
+        return Comparison(figures, None, (), repeats, None, ())
+    target = contest.pair.target
+    timed = tuple(_differences(target, prompts, done))
+    fixed = contest.at_fixed_rows()
+    exact = {turn: run for turn, run in (at_fixed_rows or {}).items() if run.finished}
+    if fixed is not None and _comparable(exact):
+        rows, found = fixed.settings.fixed_rows, tuple(_differences(target, prompts, exact))
+        return Comparison(figures, not found, found, repeats, rows, timed)
+    return Comparison(figures, not timed if _comparable(done) else None, timed, repeats, None, timed)
+
+
+def _comparable(done: Mapping[Turn, Run]) -> bool:
+    return any(_vanilla_of(turn) in done for turn in done if turn.method != "vanilla")
 
 
 def _speeds(done: Mapping[Turn, Run]) -> list[dict[Method, float]]:
@@ -229,6 +276,7 @@ def _figures(method: Method, runs: list[Run], speeds: list[dict[Method, float]])
         out_of_vocabulary=sum(cycle.out_of_vocabulary for cycle in rejected),
         prefill_seconds=sum(run.cycles[0].times.prefill for run in runs) / len(runs),
         cycle_seconds=mean,
+        explained=mean.total / mean.wall if mean.wall else None,
         speedup_vs_vanilla=speedup("vanilla"),
         speedup_vs_untrimmed=speedup("untrimmed") if method == "trimmed" else None,
     )

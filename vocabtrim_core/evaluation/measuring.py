@@ -10,6 +10,7 @@ from vocabtrim_core.embedded import Progress
 from vocabtrim_core.evaluation.comparison import Contest, Run
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.evaluation.trace import TunePrompt, seeded
+from vocabtrim_core.trees import DraftShape
 
 VANILLA = (0, 0)
 Point = tuple[int, int]
@@ -28,16 +29,22 @@ class Measured:
 
 
 def measure(
-    contest: Contest, prompts: Sequence[TunePrompt], points: Sequence[Point], repeats: int, on_progress: Progress
+    contest: Contest,
+    prompts: Sequence[TunePrompt],
+    points: Sequence[Point],
+    repeats: int,
+    on_progress: Progress,
+    tree: DraftShape | None = None,
 ) -> tuple[list[Measured], dict[Point, list[list[Run]]]]:
-    """Time the points and vanilla. Also the runs, by point, repeat and prompt.
+    """Time the points and vanilla. Also the runs, by point, repeat and prompt. With `tree`, drafts are trees of that
+    shape, and gamma in the points is its depth.
 
     The order rotates from prompt to prompt, so that a drift of the machine's speed favours none.
     """
     every = list(dict.fromkeys([VANILLA, *points]))
     runs: dict[Point, list[list[Run]]] = {point: [[] for _ in range(repeats)] for point in every}
     for point in every:
-        _run(contest, prompts[0], 0, point, longest=8)
+        _run(contest, prompts[0], 0, point, tree, longest=8)
     total, done = repeats * len(prompts) * len(every), 0
     for repeat in range(repeats):
         for number, prompt in enumerate(prompts):
@@ -46,7 +53,7 @@ def measure(
                 k, gamma = point
                 name = f"k = {k:,}, gamma = {gamma}" if gamma else "vanilla"
                 on_progress(done / total, f"Measuring, repeat {repeat + 1}, prompt {number + 1}: {name}")
-                runs[point][repeat].append(_run(contest, prompt, number, point))
+                runs[point][repeat].append(_run(contest, prompt, number, point, tree))
                 done += 1
     return [figures(runs, point) for point in every], runs
 
@@ -65,9 +72,17 @@ def figures(runs: dict[Point, list[list[Run]]], point: Point, chosen: Sequence[i
     return Measured(*point, tau, Spread.of(own), Spread.of(ratios))
 
 
-def _run(contest: Contest, prompt: TunePrompt, number: int, point: Point, longest: int | None = None) -> Run:
+def _run(
+    contest: Contest,
+    prompt: TunePrompt,
+    number: int,
+    point: Point,
+    tree: DraftShape | None,
+    longest: int | None = None,
+) -> Run:
     k, gamma = point
     settings = contest.settings
-    how = GenerationSettings(max(1, gamma), longest or settings.max_new_tokens, seeded(settings.sampling, number))
+    length = longest or settings.max_new_tokens
+    how = GenerationSettings(max(1, gamma), length, seeded(settings.sampling, number), tree)
     one = replace(contest, k=k or contest.k, settings=how)
     return Run(tuple(one.cycles("trimmed" if gamma else "vanilla", list(prompt.ids))))

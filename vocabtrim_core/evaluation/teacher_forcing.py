@@ -32,6 +32,11 @@ def kind_of(pair: ModelPair) -> str:
     return kind
 
 
+def shortest_prompt(pair: ModelPair) -> int:
+    """In tokens: draft heads go by the target's state of the token before the last."""
+    return 1 if kind_of(pair) == "independent" else 2
+
+
 def longest_draft(pair: ModelPair, gamma: int) -> int:
     """How many tokens the drafter can propose where `gamma` are wanted: Medusa has a head for each."""
     drafter: Any = pair.drafter

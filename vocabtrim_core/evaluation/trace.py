@@ -23,7 +23,7 @@ from vocabtrim_core.decoding.engine import GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.evaluation.teacher_forcing import depths, drafter_states, weights
+from vocabtrim_core.evaluation.teacher_forcing import depths, drafter_states, shortest_prompt, weights
 from vocabtrim_core.models import DTYPES, LanguageModel, ModelPair
 from vocabtrim_core.sampling import SamplingSettings
 
@@ -192,8 +192,7 @@ def trace_key(pair: ModelPair, prompts: Sequence[TunePrompt], settings: Generati
     sampling = SamplingSettings() if settings.sampling.greedy else settings.sampling
     parts = {
         "format": FORMAT,
-        "target": _target_digest(pair.target),
-        "drafter": _digest(pair.drafter.name, weights(pair)),
+        **model_digests(pair),
         "depths": depths(pair, settings.gamma),
         "lengths": [pair.target.max_length, pair.drafter.max_length],
         "prompts": [[prompt.ids, prompt.task, prompt.where] for prompt in prompts],
@@ -203,6 +202,11 @@ def trace_key(pair: ModelPair, prompts: Sequence[TunePrompt], settings: Generati
         "stop_strings": stop.stop_strings,
     }
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def model_digests(pair: ModelPair) -> dict[str, str]:
+    """Sha256 of the weights of target and drafter."""
+    return {"target": _target_digest(pair.target), "drafter": _digest(pair.drafter.name, weights(pair))}
 
 
 def _target_digest(target: LanguageModel) -> str:
@@ -222,15 +226,41 @@ def _digest(also: str, tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     return digest.hexdigest()
 
 
-def _room(pair: ModelPair, prompt: TunePrompt, settings: GenerationSettings) -> int:
+def usable_prompts(
+    pair: ModelPair, prompts: Sequence[TunePrompt], traced: bool = True
+) -> tuple[list[TunePrompt], list[str]]:
+    """Those that the pair can read, and a sentence for each other one. SettingError where none is left.
+
+    To be `traced`, a prompt must give the drafter something to begin with; speculative decoding goes on without.
+    """
+    usable, notes = [], []
+    for prompt in prompts:
+        problem = _problem(pair, prompt)
+        if problem is None and traced and len(prompt.ids) < shortest_prompt(pair):
+            problem = f"The prompt is one token, which gives the drafter {pair.drafter.name} nothing to begin with."
+        if problem is None:
+            usable.append(prompt)
+        else:
+            notes.append(f"Left out: {prompt.where + ': ' if prompt.where else ''}{problem}")
+    if notes and not usable:
+        raise SettingError(f"None of the prompts can be used. {notes[0]}")
+    return usable, notes
+
+
+def _problem(pair: ModelPair, prompt: TunePrompt) -> str | None:
     context = min(pair.target.max_length, pair.drafter.max_length)
-    room = context - len(prompt.ids)
-    if not prompt.ids or room < 1:
-        raise SettingError(
-            f"{prompt.where + ': ' if prompt.where else ''}The prompt is {len(prompt.ids):,} tokens long and the "
-            f"context holds {context:,}. Change or remove it."
-        )
-    return min(room, settings.max_new_tokens)
+    if prompt.ids and len(prompt.ids) < context:
+        return None
+    return f"The prompt is {len(prompt.ids):,} tokens long and the context holds {context:,}."
+
+
+def _room(pair: ModelPair, prompt: TunePrompt, settings: GenerationSettings) -> int:
+    problem = _problem(pair, prompt)
+    if problem is not None:
+        where = f"{prompt.where}: " if prompt.where else ""
+        raise SettingError(f"{where}{problem} Change or remove it.")
+    context = min(pair.target.max_length, pair.drafter.max_length)
+    return min(context - len(prompt.ids), settings.max_new_tokens)
 
 
 def _decoded(

@@ -1,7 +1,7 @@
 """From acceptance and latency to speed, with its uncertainty, and to one recommendation.
 
 speedup(k, gamma) = time of vanilla / time of the expected cycles, the end of each text included. Intervals are
-percentile intervals of the bootstrap (Efron and Tibshirani 1993, chapter 13) over prompts and over timing rounds.
+bootstrap intervals (Efron and Tibshirani 1993, chapter 13; see `spread.interval`) over prompts and timing rounds.
 """
 
 from __future__ import annotations
@@ -9,23 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from vocabtrim_core.embedded import Progress
 from vocabtrim_core.evaluation.acceptance import Acceptance, acceptance, acceptance_chances
 from vocabtrim_core.evaluation.comparison import Contest
-from vocabtrim_core.evaluation.profile import LatencyProfile, measure_profile
-from vocabtrim_core.evaluation.spread import Spread
+from vocabtrim_core.evaluation.profile import LatencyProfile, kept_profile
+from vocabtrim_core.evaluation.spread import Spread, interval, resampled
 from vocabtrim_core.evaluation.teacher_forcing import heads_by_depth, kind_of
 from vocabtrim_core.evaluation.trace import Trace
 from vocabtrim_core.models import ModelPair
 from vocabtrim_core.vocabulary import Ranking
 
-LEVEL = 0.95
-SAMPLES = 400
 PLATEAU = 0.01  # within this share of the best
 GRID = 64
+FEW_PROMPTS, FEW_TOKENS = 10, 500  # evidence is thin below either
+THIN_SHARE = 1 / 32  # of the vocabulary: on thin evidence, no smaller k
+_UNSEEN = 3.0  # "rule of three": what was never seen may still have been due so often, with 95 % confidence
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,8 @@ class Prediction:
     """Speed at G gammas and K sizes, the largest of them the whole vocabulary.
 
     `tau`, `speedup` (against vanilla), `low`, `high` and `mbsu` are float64[G, K]; `samples` float64[B, G, K] are the
-    bootstrap's speedups, drawn jointly, so that their ratios are paired. `mbsu` is modelled from parameters alone.
+    bootstrap's speedups, drawn jointly, so that their ratios are paired. `mbsu` is modelled from parameters alone. All
+    that is from `prompts` prompts with `tokens` tokens of output.
     """
 
     gammas: tuple[int, ...]
@@ -45,6 +48,8 @@ class Prediction:
     mbsu: np.ndarray
     out_of_vocabulary_share: np.ndarray
     samples: np.ndarray
+    prompts: int
+    tokens: int
 
     @property
     def retained(self) -> np.ndarray:
@@ -64,18 +69,31 @@ class Prediction:
         """Speed at one point over that at another, with the interval of paired samples."""
         one, other = self.at(k, gamma), self.at(other_k, other_gamma)
         ratios = self.samples[:, *one] / self.samples[:, *other]
-        low, high = _bounds(ratios)
+        low, high = interval(ratios, self.prompts)
         return Spread(float(self.speedup[one] / self.speedup[other]), float(low), float(high))
+
+    def allowance(self, k: int, gamma: int, best_k: int) -> float:
+        """How much slower than `best_k` k may come out at `gamma` and still be as good, a share of the speed.
+
+        `PLATEAU`, one standard error of the paired difference, or the cost of `_UNSEEN` more cycles, whichever is most.
+        """
+        row, column = self.at(k, gamma)
+        best = self.at(best_k, gamma)
+        count = self.prompts
+        error = float((self.samples[:, row, column] / self.samples[:, *best]).std())
+        error = error * float(np.sqrt(count / (count - 1))) if count > 1 else np.inf
+        return max(PLATEAU, error, _UNSEEN * float(self.tau[best]) / self.tokens)
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to ship: the fastest (k, gamma), its speedup against vanilla and `over_untrimmed`, against the whole
+    """What to ship (see `recommend`): k and gamma, the speedup against vanilla and `over_untrimmed`, against the whole
     vocabulary at its own best gamma; from which to which k the speed is within `PLATEAU` of it; and the share of
     acceptance length that it keeps.
 
     `trim` says that the gain of trimming is beyond doubt (its interval lies above 1); if not, k is the whole
-    vocabulary. `speculate` says that the speedup against vanilla is above 1.
+    vocabulary. `speculate` says that the speedup against vanilla is above 1, `thin` that so little text was traced
+    that more would be wise.
     """
 
     k: int
@@ -88,6 +106,7 @@ class Recommendation:
     best_trimmed_k: int
     plateau: tuple[int, int]
     retained: float
+    thin: bool
 
 
 def sizes(ranking: Ranking, also: Sequence[int] = (), count: int = GRID) -> list[int]:
@@ -118,8 +137,9 @@ def predict(
     context = _mean_context(trace, found)
     cost = profile.cycle_seconds(drafts.tolist(), found.ks, context)  # [R, J, K]
     rng = np.random.default_rng(seed)
-    texts = _draws(len(found.tokens), rng)  # [B, N]
-    rounds = _draws(profile.rounds, rng) / profile.rounds  # [B, R]
+    count = len(found.tokens)
+    texts = resampled(count, rng)  # [B, N]
+    rounds = resampled(profile.rounds, rng) / profile.rounds  # [B, R]
     # The first row is the estimate itself.
     texts = np.concatenate([np.ones((1, texts.shape[1])), texts])
     rounds = np.concatenate([np.full((1, profile.rounds), 1 / profile.rounds), rounds])
@@ -134,7 +154,7 @@ def predict(
             first = profile.first_cycle_seconds(int(draft), found.ks, context) - cost[:, draft]  # [R, K]
             seconds += (texts @ (found.first_draft[:, row] == draft))[:, None] * (rounds @ first)
         samples[:, row] = vanilla[:, None] / seconds
-    low, high = _bounds(samples[1:])
+    low, high = interval(samples[1:], count)
     rejections = found.rejections.sum(axis=0)
     shares = np.divide(
         found.out_of_vocabulary.sum(axis=0), rejections, out=np.zeros_like(rejections), where=rejections > 0
@@ -150,6 +170,8 @@ def predict(
         mbsu=found.tau / (c * gammas[:, None] + 1),
         out_of_vocabulary_share=shares,
         samples=samples[1:],
+        prompts=count,
+        tokens=int(found.tokens.sum()),
     )
 
 
@@ -163,17 +185,31 @@ def parameter_ratio(pair: ModelPair) -> Callable[[int], float]:
 
 
 def recommend(prediction: Prediction) -> Recommendation:
-    """The fastest point; the whole vocabulary where trimming is not faster beyond doubt."""
+    """The largest k that is as good as the fastest, at the fastest's gamma; the whole vocabulary where trimming is not
+    faster beyond doubt.
+
+    The fastest of many points on few texts is partly luck, and the luck is with small k: tokens that the texts happen
+    not to have cost nothing there. So this is the one-standard-error rule (Breiman et al. 1984, Classification and
+    Regression Trees, section 3.4.3) with k as the size of the model: the safest k whose loss against the fastest is
+    not beyond its own uncertainty. The curve is not fitted to the texts, so that cross-validation over prompts would
+    give the same figures. The bootstrap cannot see a rejection that never occurred, so what is allowed is at least
+    the cost of three of them (Hanley and Lippman-Hand 1983). Both vanish as texts are added; 1 % is always given for
+    the larger k. From one prompt nothing is beyond doubt. On thin evidence no k below `THIN_SHARE` of the vocabulary is
+    considered: half of the smallest share that was published (FR-Spec, 1/16).
+    """
     full = prediction.ks[-1]
     full_gamma = prediction.gammas[int(np.argmax(prediction.speedup[:, -1]))]
-    trimmed = prediction.speedup[:, :-1]
-    if trimmed.size:
+    thin = prediction.prompts < FEW_PROMPTS or prediction.tokens < FEW_TOKENS
+    allowed = np.array(prediction.ks[:-1]) >= (THIN_SHARE * full if thin else 0)
+    trimmed = np.where(allowed, prediction.speedup[:, :-1], -np.inf)
+    if allowed.any():
         row, column = (int(i) for i in np.unravel_index(np.argmax(trimmed), trimmed.shape))
+        column = _safest(prediction, row, column)
     else:
         row, column = prediction.at(full, full_gamma)
     best_trimmed = prediction.ks[column]
     over = prediction.over(best_trimmed, prediction.gammas[row], full, full_gamma)
-    trim = over.low > 1
+    trim = over.low > 1 and prediction.prompts > 1
     if not trim:
         row, column = prediction.at(full, full_gamma)
     k, gamma = prediction.ks[column], prediction.gammas[row]
@@ -186,14 +222,25 @@ def recommend(prediction: Prediction) -> Recommendation:
         speculate=bool(prediction.speedup[row, column] > 1),
         over_untrimmed=over,
         best_trimmed_k=best_trimmed,
-        plateau=_plateau(prediction, row, column),
+        plateau=_plateau(prediction, row, column, np.append(allowed, True)),
         retained=float(prediction.retained[row, column]),
+        thin=thin,
     )
 
 
-def _plateau(prediction: Prediction, row: int, column: int) -> tuple[int, int]:
-    """The k around a point, without a gap, whose speed is within `PLATEAU` of it."""
-    within = prediction.speedup[row] >= (1 - PLATEAU) * prediction.speedup[row, column]
+def _safest(prediction: Prediction, row: int, column: int) -> int:
+    """The column of the largest trimmed k that is as good as the one in `column`."""
+    gamma, ks = prediction.gammas[row], prediction.ks
+    for larger in range(len(ks) - 2, column, -1):
+        loss = 1 - prediction.speedup[row, larger] / prediction.speedup[row, column]
+        if loss <= prediction.allowance(ks[larger], gamma, ks[column]):
+            return larger
+    return column
+
+
+def _plateau(prediction: Prediction, row: int, column: int, allowed: np.ndarray) -> tuple[int, int]:
+    """The `allowed` k, bool[K], around a point, without a gap, whose speed is within `PLATEAU` of it."""
+    within = allowed & (prediction.speedup[row] >= (1 - PLATEAU) * prediction.speedup[row, column])
     low = high = column
     while low > 0 and within[low - 1]:
         low -= 1
@@ -206,15 +253,6 @@ def _mean_context(trace: Trace, found: Acceptance) -> float:
     """The mean length of the text before a token."""
     prompts = np.array([len(text.prompt.ids) for text in trace.texts], dtype=np.float64)
     return float((found.tokens * (prompts + found.tokens / 2)).sum() / found.tokens.sum())
-
-
-def _draws(count: int, rng: np.random.Generator) -> np.ndarray:
-    """How often each of `count` is drawn, float64[SAMPLES, count]."""
-    return rng.multinomial(count, np.full(count, 1 / count), size=SAMPLES).astype(np.float64)
-
-
-def _bounds(samples: np.ndarray) -> np.ndarray:
-    return np.quantile(samples, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -237,9 +275,13 @@ def tune(
     also: Sequence[int],
     dtype: str,
     on_progress: Progress,
+    keep: Path | None = None,
     profile: LatencyProfile | None = None,
 ) -> Tuned:
-    """From a trace to a recommendation, at the k of `sizes` and `also`; times the machine where no profile is given."""
+    """From a trace to a recommendation, at the k of `sizes` and `also`.
+
+    Where no profile is given it is the one that the folder `keep` has, and else the machine is timed.
+    """
     kind_of(contest.pair)  # refuses one without a head
     assert contest.ranked_head is not None
     began = time.perf_counter()
@@ -247,7 +289,7 @@ def tune(
     ks = sizes(ranking, also)
     found = acceptance(acceptance_chances(trace, heads_by_depth(contest.pair, contest.ranked_head), ks), gammas, ks)
     if profile is None:
-        profile = measure_profile(contest, trace, gammas, timed_sizes(ranking), dtype, on_progress)
+        profile = kept_profile(keep, contest, trace, gammas, timed_sizes(ranking), dtype, on_progress)
     prediction = predict(found, trace, profile, parameter_ratio(contest.pair))
     seconds = time.perf_counter() - began + trace.drafter_seconds
     return Tuned(trace, found, profile, prediction, recommend(prediction), seconds)
