@@ -106,8 +106,8 @@ def _run(contest: Contest, method: Method, prompts: Sequence[list[int]], size: i
 
 
 def _warm_up(contest: Contest, method: Method, prompts: Sequence[list[int]], size: int) -> None:
-    """A few rounds, so that what is set up once is not timed."""
-    rounds = decode_together((contest.decoding(method, prompt, 0) for prompt in prompts[:size]), size)
+    """A few rounds after the prompts' first tokens, so that what is set up once is not timed."""
+    rounds = decode_together((contest.decoding(method, prompt[:8], 0) for prompt in prompts[:size]), size)
     for _ in zip(range(3), rounds, strict=False):
         pass
 
