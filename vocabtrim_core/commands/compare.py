@@ -200,7 +200,7 @@ def describe(result: dict) -> str:
         [
             *lines,
             f"{k}{shape}; prompts: {settings['prompts']}, repeats: {settings['repeats']}.",
-            _limit(result["bound"]),
+            *([_limit(result["bound"])] if "bound" in result else []),
             *_engines(result),
             f"{machine['dtype']} on {machine['threads']} threads of {machine['cpu']}.",
         ]
