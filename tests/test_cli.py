@@ -289,6 +289,17 @@ def test_compare_prompts_file(tiny: Folder, run_json: Json, tmp_path: Path) -> N
     assert run_json(*common, "--limit", 2)["settings"]["prompts"] == 2
 
 
+def test_compare_in_batches(tiny: Folder, run_json: Json, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bug: the figures of a batch do not reach the output, or its description asks for what only single texts have."""
+    common = ["compare", "--prompt", PROMPT, "--batch", "1,3", "--repeats", 1, "--max-new-tokens", 6, "--k", 50]
+    result = run_json(*common, *tiny.pair)
+    assert [batch["batch"] for batch in result["batches"]] == [1, 3]
+    assert all(list(batch["methods"]) == ["vanilla", "untrimmed", "trimmed"] for batch in result["batches"])
+    assert result["settings"]["k"] == 50 and result["settings"]["repeats"] == 1
+    assert main([*map(str, common), *tiny.pair]) == 0
+    assert "by size of the batch, trimmed: " in capsys.readouterr().out
+
+
 def test_compare_with_sampling(tiny: Folder, run_json: Json) -> None:
     """Bug: sampled outputs, which differ by chance, are reported as a failure (or as identical)."""
     common = ["compare", "--prompt", PROMPT, "--repeats", 1, "--max-new-tokens", 10, "--k", 50, *tiny.pair]

@@ -271,6 +271,12 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--repeats", type=int, default=defaults.REPEATS, metavar="N", help="runs of each prompt (%(default)s)"
     )
+    parser.add_argument(
+        "--batch",
+        type=_sizes,
+        metavar="N,N,...",
+        help="decode so many texts at a time, for each of these sizes (one, with a record of each cycle)",
+    )
     _decoding_arguments(parser, every=True)
 
 

@@ -5,7 +5,7 @@ It computes what `transformers` computes for the same weights, up to rounding, i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -124,12 +124,14 @@ class LeanBackbone:
     With `fixed_rows`, every pass of at most so many tokens computes exactly so many rows, each attending on its own to
     whole blocks of the cache, so that in bfloat16 a token's states have the same bits however it was run: alone, or
     within a draft.
+
+    `run_together` runs those of several sequences in one pass.
     """
 
     def __init__(self, body: LeanBody, taps: tuple[int, ...] = (), fixed_rows: int | None = None) -> None:
         self.length = 0
-        self._body = body
-        self._taps = taps
+        self.body = body
+        self.taps = taps
         self._rows = fixed_rows
         self._windows = {layer.window for layer in body.layers}
         self._allocate(_FIRST_CAPACITY)
@@ -158,11 +160,11 @@ class LeanBackbone:
         if tree is not None and tree.is_chain:
             tree = None
         if tree is None and len(ids) > _CHUNK:
-            return torch.cat([self._pass(chunk, None) for chunk in ids.split(_CHUNK)])
-        return self._pass(ids, tree)
+            return torch.cat([self.run(chunk) for chunk in ids.split(_CHUNK)])
+        return _run([self], [self._block(ids, tree)])[0]
 
     def _allocate(self, capacity: int) -> None:
-        body = self._body
+        body = self.body
         self._cos, self._sin = body.rotations(capacity)
         # Zeros, since what lies behind a mask is multiplied by zero and must not be NaN.
         self._cache = body.norm.new_zeros(len(body.layers), 2, body.kv_heads, capacity, body.head_dim)
@@ -174,9 +176,8 @@ class LeanBackbone:
             self._allocate(max(2 * self._capacity, -(-tokens // _KEY_BLOCK) * _KEY_BLOCK))
             self._cache[..., : old.shape[-2], :] = old
 
-    def _pass(self, ids: torch.Tensor, tree: TokenTree | None) -> torch.Tensor:
-        """States [n, S] of `ids`, appended to the cache. `tree` is None for a chain."""
-        body, functional = self._body, torch.nn.functional
+    def _block(self, ids: torch.Tensor, tree: TokenTree | None) -> _Block:
+        """What a pass over `ids`, appended to the cache, reads and writes. `tree` is None for a chain."""
         real, start = len(ids), self.length
         rows = self._rows or 0
         alone = real <= rows
@@ -194,39 +195,17 @@ class LeanBackbone:
             before = start + real - len(tree)
             positions = torch.cat([before + tree.depths, torch.arange(start + real, end)])
             cos, sin = self._cos[positions[-n:]], self._sin[positions[-n:]]
-        biases = {w: self._bias(start, real, n, keys_read, tree, positions, w) for w in self._windows}
-
-        kv, dim = body.kv_heads, body.head_dim
-        rotated, group = body.heads + kv, body.heads // kv
-        written = self._cache[..., start:end, :].unbind(0)  # each [2, kv, n, D]
-        keys = self._cache[:, 0, None, :, :keys_read].unbind(0)  # each [1, kv, keys, D]
-        values = self._cache[:, 1, None, :, :keys_read].unbind(0)
-        attend = _attend_alone if alone else _attend
-        tapped: dict[int, torch.Tensor] = {}
-        width = [len(body.norm)]
-        hidden = functional.embedding(ids, body.embeddings)  # [n, H]
-        for index, layer in enumerate(body.layers):
-            if index in self._taps:
-                tapped[index] = hidden
-            qkv = layer.qkv(functional.rms_norm(hidden, width, layer.attention_norm, body.eps))
-            qkv = qkv.view(n, rotated + kv, dim)
-            query_key = qkv[:, :rotated]
-            if layer.query_key_norm is not None:
-                query_key = functional.rms_norm(query_key, [dim], None, body.eps) * layer.query_key_norm
-            # x * cos + rotate_half(x) * sin
-            query_key = torch.addcmul(query_key * cos, query_key.roll(dim // 2, -1), sin)
-            written[index][0].copy_(query_key[:, body.heads :].transpose(0, 1))
-            written[index][1].copy_(qkv[:, rotated:].transpose(0, 1))
-            queries = query_key[:, : body.heads].view(n, kv, group, dim)
-            hidden = hidden + layer.out(attend(queries, keys[index], values[index], biases[layer.window]))
-            gate_up = layer.gate_up(functional.rms_norm(hidden, width, layer.mlp_norm, body.eps))
-            gate, up = gate_up.chunk(2, -1)
-            hidden = hidden + layer.down(functional.silu(gate).mul_(up))
-        hidden = functional.rms_norm(hidden, width, body.norm, body.eps)
-        tapped[len(body.layers)] = hidden
-        self.length = start + real
-        states = torch.cat([hidden, *(tapped[tap] for tap in self._taps)], -1) if self._taps else hidden
-        return states[:real]
+        return _Block(
+            ids=ids,
+            real=real,
+            cos=cos,
+            sin=sin,
+            written=self._cache[..., start:end, :].unbind(0),
+            keys=self._cache[:, 0, None, :, :keys_read].unbind(0),
+            values=self._cache[:, 1, None, :, :keys_read].unbind(0),
+            biases={w: self._bias(start, real, n, keys_read, tree, positions, w) for w in self._windows},
+            attend=_attend_alone if alone else _attend,
+        )
 
     def _bias(
         self,
@@ -247,7 +226,7 @@ class LeanBackbone:
         reach = keys if window is None else window
         if n == 1 and tree is None and keys == end and reach >= end:
             return None
-        bias = self._body.norm.new_zeros(n, keys)
+        bias = self.body.norm.new_zeros(n, keys)
         bias[:, start:end] = _triangle(n, bias.dtype, bias.device)
         bias[:, end:] = -torch.inf
         if tree is not None:
@@ -261,6 +240,83 @@ class LeanBackbone:
             hidden = place[start:end, None] - place >= reach  # [n, keys]
             bias.masked_fill_(hidden.to(bias.device), -torch.inf)
         return bias
+
+
+@dataclass(frozen=True, eq=False)
+class _Block:
+    """The n rows that one sequence adds in a pass, the first `real` of which are its tokens; by layer, the places in
+    the cache that they write, [2, kv, n, D], and the keys and values that they read, each [1, kv, keys, D]."""
+
+    ids: torch.Tensor
+    real: int
+    cos: torch.Tensor  # [n, 1, D]
+    sin: torch.Tensor
+    written: tuple[torch.Tensor, ...]
+    keys: tuple[torch.Tensor, ...]
+    values: tuple[torch.Tensor, ...]
+    biases: dict[int | None, torch.Tensor | None]  # by window
+    attend: Attend
+
+
+@torch.inference_mode()
+def run_together(
+    backbones: Sequence[LeanBackbone], ids: Sequence[torch.Tensor], trees: Sequence[TokenTree | None]
+) -> list[torch.Tensor]:
+    """`run` of several backbones of one body, with the same taps, in one pass: the weights are read once for all.
+
+    Each sequence attends to its own cache only. The promise of `fixed_rows` is not kept here.
+    """
+    trees = [None if tree is None or tree.is_chain else tree for tree in trees]
+    return _run(backbones, [one._block(new, tree) for one, new, tree in zip(backbones, ids, trees, strict=True)])
+
+
+def _run(backbones: Sequence[LeanBackbone], blocks: Sequence[_Block]) -> list[torch.Tensor]:
+    """States [n, S] of each block's tokens."""
+    body, taps = backbones[0].body, backbones[0].taps
+    functional = torch.nn.functional
+    dim, kv = body.head_dim, body.kv_heads
+    rotated, group = body.heads + kv, body.heads // kv
+    width = [len(body.norm)]
+    sizes = [len(block.ids) for block in blocks]
+    ids, cos, sin = (_joined([getattr(block, name) for block in blocks]) for name in ("ids", "cos", "sin"))
+    n = len(ids)
+
+    tapped: dict[int, torch.Tensor] = {}
+    hidden = functional.embedding(ids, body.embeddings)  # [n, H]
+    for index, layer in enumerate(body.layers):
+        if index in taps:
+            tapped[index] = hidden
+        qkv = layer.qkv(functional.rms_norm(hidden, width, layer.attention_norm, body.eps))
+        qkv = qkv.view(n, rotated + kv, dim)
+        query_key = qkv[:, :rotated]
+        if layer.query_key_norm is not None:
+            query_key = functional.rms_norm(query_key, [dim], None, body.eps) * layer.query_key_norm
+        # x * cos + rotate_half(x) * sin
+        query_key = torch.addcmul(query_key * cos, query_key.roll(dim // 2, -1), sin)
+        queries = query_key[:, : body.heads].view(n, kv, group, dim)
+        keys = query_key[:, body.heads :].transpose(0, 1)  # [kv, n, D]
+        values = qkv[:, rotated:].transpose(0, 1)
+        attended = []
+        for block, query, key, value in zip(
+            blocks, queries.split(sizes), keys.split(sizes, 1), values.split(sizes, 1), strict=True
+        ):
+            block.written[index][0].copy_(key)
+            block.written[index][1].copy_(value)
+            attended.append(block.attend(query, block.keys[index], block.values[index], block.biases[layer.window]))
+        hidden = hidden + layer.out(_joined(attended))
+        gate_up = layer.gate_up(functional.rms_norm(hidden, width, layer.mlp_norm, body.eps))
+        gate, up = gate_up.chunk(2, -1)
+        hidden = hidden + layer.down(functional.silu(gate).mul_(up))
+    hidden = functional.rms_norm(hidden, width, body.norm, body.eps)
+    tapped[len(body.layers)] = hidden
+    states = torch.cat([hidden, *(tapped[tap] for tap in taps)], -1) if taps else hidden
+    for backbone, block in zip(backbones, blocks, strict=True):
+        backbone.length += block.real
+    return [part[: block.real] for part, block in zip(states.split(sizes), blocks, strict=True)]
+
+
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 @lru_cache(maxsize=64)

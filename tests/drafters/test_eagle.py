@@ -17,6 +17,7 @@ from vocabtrim_core.drafters.eagle import EagleModel
 from vocabtrim_core.drafters.registry import load_added
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.passes import alone
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape
 
@@ -148,7 +149,7 @@ def test_the_maths_of_each_layout(layout: str, shape: DraftShape, tmp_path: Path
     k = len(own) - 3
     drafter = model.new_drafter(model.head.reordered(own[order]), k)
     drafter.begin(torch.tensor(TEXT), target_states(TEXT, model.taps))
-    draft = drafter.propose(shape, GREEDY, generator())
+    draft = alone(drafter.propose(shape, GREEDY, generator()))
     assert len(draft.ids) == (3 if shape.is_chain else 8)
     plain = Plain(tensors, settings, expected)
     for node in range(len(draft.ids)):
@@ -169,7 +170,7 @@ def test_a_settled_drafter_is_a_fresh_one(layout: str, shape: DraftShape, tmp_pa
     drafter, text = model.new_drafter(), list(TEXT)
     drafter.begin(torch.tensor(text), target_states(text, model.taps))
     for take in (1, 0, 9, 2, 0):
-        draft = drafter.propose(shape, GREEDY, generator())
+        draft = alone(drafter.propose(shape, GREEDY, generator()))
         deepest = int(draft.tree.depths.argmax())
         path = draft.tree.path_to(deepest)[:take]
         states_from = len(text) - 1
@@ -181,7 +182,7 @@ def test_a_settled_drafter_is_a_fresh_one(layout: str, shape: DraftShape, tmp_pa
     drafter.settle(torch.empty(0, dtype=torch.int64), 4, target_states(text, model.taps)[-2:-1])
     fresh = model.new_drafter()
     fresh.begin(torch.tensor(text), target_states(text, model.taps))
-    ours, theirs = (one.propose(shape, GREEDY, generator()) for one in (drafter, fresh))
+    ours, theirs = (alone(one.propose(shape, GREEDY, generator())) for one in (drafter, fresh))
     assert torch.equal(ours.ids, theirs.ids) and torch.equal(ours.tree.parents, theirs.tree.parents)
     torch.testing.assert_close(ours.probs, theirs.probs, rtol=1e-4, atol=1e-6)
 
@@ -204,7 +205,7 @@ def test_a_sampled_chain_tells_its_laws(tmp_path: Path) -> None:
     model = load(tmp_path, tensors, settings)
     drafter = model.new_drafter(k=9)
     drafter.begin(torch.tensor(TEXT), target_states(TEXT, model.taps))
-    draft = drafter.propose(DraftShape(3), SAMPLED, generator())
+    draft = alone(drafter.propose(DraftShape(3), SAMPLED, generator()))
     plain = Plain(tensors, settings, model.taps)
     assert draft.laws is not None and torch.equal(draft.ids, KEPT[draft.ranks])
     for i in range(3):
@@ -228,11 +229,11 @@ def test_a_long_text_outgrows_the_cache(tmp_path: Path) -> None:
     drafter = model.new_drafter()
     drafter.begin(torch.tensor(text[:-4]), target_states(text[:-4], ()))
     for i in range(4):
-        drafter.propose(DraftShape(6), GREEDY, generator())
+        alone(drafter.propose(DraftShape(6), GREEDY, generator()))
         drafter.settle(torch.empty(0, dtype=torch.int64), text[249 + i], target_states(text[: 249 + i], ())[-1:])
     fresh = model.new_drafter()
     fresh.begin(torch.tensor(text), target_states(text, ()))
-    ours, theirs = (one.propose(DraftShape(6), GREEDY, generator()) for one in (drafter, fresh))
+    ours, theirs = (alone(one.propose(DraftShape(6), GREEDY, generator())) for one in (drafter, fresh))
     assert torch.equal(ours.ids, theirs.ids)
 
 

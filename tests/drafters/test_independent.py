@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from tests.toys import causal_lm, drafter_of, language_model
 from vocabtrim_core.drafters.independent import IndependentDrafter
+from vocabtrim_core.passes import alone
 from vocabtrim_core.sampling import SamplingSettings, law
 from vocabtrim_core.trees import DraftShape
 
@@ -39,7 +40,7 @@ def test_a_greedy_draft_is_the_best_kept_token_each_time(prompt: list[int]) -> N
     """Bug: ranks fed back as if they were target ids; a prompt of one token lost; the draft not over the kept set."""
     drafter = new_drafter()
     drafter.begin(torch.tensor(prompt), NO_STATES)
-    draft = drafter.propose(DraftShape(5), GREEDY, generator())
+    draft = alone(drafter.propose(DraftShape(5), GREEDY, generator()))
     assert draft.laws is None
     text = list(prompt)
     for token, rank, prob in zip(draft.ids.tolist(), draft.ranks.tolist(), draft.probs.tolist(), strict=True):
@@ -54,7 +55,7 @@ def test_a_sampled_draft_tells_the_law_that_it_was_drawn_from() -> None:
     """Bug: laws unwarped, or not renormalised on the kept set; drawn ids that do not belong to their ranks."""
     drafter = new_drafter()
     drafter.begin(torch.tensor([3, 4, 5]), NO_STATES)
-    draft = drafter.propose(DraftShape(6), SAMPLED, generator())
+    draft = alone(drafter.propose(DraftShape(6), SAMPLED, generator()))
     assert draft.laws is not None and draft.laws.shape == (6, K) and draft.laws.dtype == torch.float32
     text = [3, 4, 5]
     for position, (token, rank) in enumerate(zip(draft.ids.tolist(), draft.ranks.tolist(), strict=True)):
@@ -71,7 +72,7 @@ def test_a_draft_depends_on_its_generator_only() -> None:
     for _ in range(2):
         drafter = new_drafter()
         drafter.begin(torch.tensor([3, 4]), NO_STATES)
-        drafts.append(drafter.propose(DraftShape(8), SAMPLED, generator()).ids.tolist())
+        drafts.append(alone(drafter.propose(DraftShape(8), SAMPLED, generator())).ids.tolist())
         torch.manual_seed(len(drafts))
     assert drafts[0] == drafts[1]
 
@@ -97,12 +98,12 @@ def test_the_cache_stays_in_step_with_the_text(
     drafter.begin(torch.tensor(prompt), NO_STATES)
     text = list(prompt)
     for shape, last, next_id in cycles:
-        draft = drafter.propose(shape, sampling, drawing)
+        draft = alone(drafter.propose(shape, sampling, drawing))
         node = min(last, len(draft.ids) - 1)
         path = draft.tree.path_to(node) if node >= 0 else torch.empty(0, dtype=torch.int64)
         drafter.settle(path, next_id, NO_STATES)
         text += [*draft.ids[path].tolist(), next_id]
-    probe = drafter.propose(DraftShape(1), SamplingSettings(temperature=1), drawing)
+    probe = alone(drafter.propose(DraftShape(1), SamplingSettings(temperature=1), drawing))
     assert probe.laws is not None
     torch.testing.assert_close(probe.laws[0], kept_logits(text).softmax(-1).float())
 
@@ -117,7 +118,7 @@ def test_a_tree_holds_the_probabilities_of_its_own_paths(shape: DraftShape, samp
     the best of what may follow; filters or laws in a tree, whose tokens are chosen."""
     drafter = new_drafter()
     drafter.begin(torch.tensor([3, 4, 5]), NO_STATES)
-    draft = drafter.propose(shape, sampling, generator())
+    draft = alone(drafter.propose(shape, sampling, generator()))
     assert draft.laws is None and 0 < len(draft.ids) <= (shape.nodes or 1000)
     assert torch.equal(draft.ids, drafter.kept[draft.ranks])
     assert int(draft.tree.depths.max()) < shape.depth
@@ -133,9 +134,9 @@ def test_a_wide_enough_tree_holds_the_greedy_chain() -> None:
     """Bug: what is most probable step by step is lost in a tree."""
     drafter = new_drafter()
     drafter.begin(torch.tensor([3, 4, 5]), NO_STATES)
-    tree = drafter.propose(DraftShape(2, K), GREEDY, generator())
+    tree = alone(drafter.propose(DraftShape(2, K), GREEDY, generator()))
     drafter.begin(torch.tensor([3, 4, 5]), NO_STATES)
-    chain = drafter.propose(DraftShape(2), GREEDY, generator())
+    chain = alone(drafter.propose(DraftShape(2), GREEDY, generator()))
     paths = [tree.ids[tree.tree.path_to(node)].tolist() for node in range(len(tree.ids))]
     assert chain.ids.tolist() in paths and len(paths) == K + K * K
 
@@ -145,7 +146,7 @@ def test_a_drafter_can_begin_again() -> None:
     drafter = new_drafter()
     for prompt in ([1, 2, 3], [4], [9, 8]):
         drafter.begin(torch.tensor(prompt), NO_STATES)
-        draft = drafter.propose(DraftShape(2), GREEDY, generator())
+        draft = alone(drafter.propose(DraftShape(2), GREEDY, generator()))
         assert int(draft.ids[0]) == int(RANKING[int(kept_logits(prompt).argmax())])
 
 
@@ -154,5 +155,5 @@ def test_times_are_split_and_not_negative() -> None:
     drafter = new_drafter()
     for shape in (DraftShape(3), DraftShape(3, 2)):
         drafter.begin(torch.tensor([1, 2]), NO_STATES)
-        draft = drafter.propose(shape, GREEDY, generator())
+        draft = alone(drafter.propose(shape, GREEDY, generator()))
         assert draft.body_seconds > 0 and draft.head_seconds > 0

@@ -10,6 +10,7 @@ from toys import causal_lm, decode, language_model, tokens
 
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.drafters.lookup import LookupDrafter
+from vocabtrim_core.passes import alone
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape
 
@@ -17,7 +18,7 @@ NO_STATES = torch.empty(0)
 
 
 def propose(drafter: LookupDrafter, depth: int = 4) -> list[int]:
-    return drafter.propose(DraftShape(depth), SamplingSettings(), torch.Generator()).ids.tolist()
+    return alone(drafter.propose(DraftShape(depth), SamplingSettings(), torch.Generator())).ids.tolist()
 
 
 def begun(text: list[int]) -> LookupDrafter:

@@ -13,6 +13,7 @@ from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.drafters.medusa import MedusaModel, static_tree
 from vocabtrim_core.drafters.registry import load_added
 from vocabtrim_core.errors import ModelError
+from vocabtrim_core.passes import alone
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape
 
@@ -55,7 +56,7 @@ def test_the_maths(file: str, blocks: int, own_heads: bool, shape: DraftShape, t
     model = load(tmp_path, tensors, file)
     drafter = model.new_drafter(model.head.reordered(ORDER), k := 30)
     drafter.begin(torch.tensor(TEXT), states(TEXT))
-    draft = drafter.propose(shape, GREEDY, torch.Generator())
+    draft = alone(drafter.propose(shape, GREEDY, torch.Generator()))
     assert len(draft.ids) == (3 if shape.is_chain else 7)
     state = states(TEXT)[-2]  # head 0 guesses two tokens after it
     for node in range(len(draft.ids)):
@@ -74,12 +75,12 @@ def test_a_settled_drafter_is_a_fresh_one(tmp_path: Path) -> None:
     drafter, text = model.new_drafter(), list(TEXT)
     drafter.begin(torch.tensor(text), states(text))
     for take in (2, 0, 3):
-        draft = drafter.propose(DraftShape(3), GREEDY, torch.Generator())
+        draft = alone(drafter.propose(DraftShape(3), GREEDY, torch.Generator()))
         text += [*draft.ids[:take].tolist(), 11]
         drafter.settle(torch.arange(take), 11, states(text)[-take - 2 : -1])
         fresh = model.new_drafter()
         fresh.begin(torch.tensor(text), states(text))
-        ours, theirs = (one.propose(TREE, GREEDY, torch.Generator()) for one in (drafter, fresh))
+        ours, theirs = (alone(one.propose(TREE, GREEDY, torch.Generator())) for one in (drafter, fresh))
         assert torch.equal(ours.ids, theirs.ids)
 
 
@@ -100,7 +101,7 @@ def test_a_sampled_chain_tells_its_laws(tmp_path: Path) -> None:
     tensors = medusa()
     drafter = load(tmp_path, tensors).new_drafter(k=20)
     drafter.begin(torch.tensor(TEXT), states(TEXT))
-    draft = drafter.propose(DraftShape(3), SAMPLED, torch.Generator().manual_seed(0))
+    draft = alone(drafter.propose(DraftShape(3), SAMPLED, torch.Generator().manual_seed(0)))
     assert draft.laws is not None
     for i in range(3):
         law = (plain_logits(tensors, i, states(TEXT)[-2])[:20] / 0.8).softmax(-1)

@@ -20,6 +20,7 @@ from vocabtrim_core.evaluation.acceptance import acceptance, acceptance_chances
 from vocabtrim_core.evaluation.teacher_forcing import depths, drafter_states, heads_by_depth, longest_draft
 from vocabtrim_core.evaluation.trace import TunePrompt, record, trace_key
 from vocabtrim_core.models import ModelPair
+from vocabtrim_core.passes import alone
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape
 
@@ -82,7 +83,7 @@ def test_states_are_those_that_the_drafter_drafts_from(pair: ModelPair, monkeypa
             seen.clear()
             drafted = text[settled : settled + depth].tolist()
             forced[:] = drafted + [0] * (depth - len(drafted))
-            drafter.propose(DraftShape(depth), SamplingSettings(), torch.Generator())
+            alone(drafter.propose(DraftShape(depth), SamplingSettings(), torch.Generator()))
             for step in range(len(drafted)):
                 one = heads[min(step, len(heads) - 1)]
                 expected = one.logits(found[step, start + step][None])[0]

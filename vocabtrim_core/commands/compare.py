@@ -6,7 +6,8 @@ from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 
-from vocabtrim_core.commands import loading
+from vocabtrim_core.commands import compare_batches, loading
+from vocabtrim_core.commands.printing import table, times
 from vocabtrim_core.decoding.engine import Cycle, CycleTimes
 from vocabtrim_core.drafters.registry import NAMES
 from vocabtrim_core.embedded import Progress
@@ -39,6 +40,10 @@ def run(arguments: Namespace, report: Progress) -> dict:
         value = getattr(arguments, name)
         if value is not None and value < 1:
             raise SettingError(f"--{name} is {value}; choose 1 or more.")
+    if arguments.batch:
+        compare_batches.check_sizes(arguments.batch)
+        if arguments.drafter == EVERY:
+            raise SettingError("--batch compares the methods of one drafter: choose one with --drafter, not all.")
     settings = loading.generation_settings(arguments)
     if arguments.prompts:
         prompts = read_prompts(arguments.prompts, arguments.limit)
@@ -62,7 +67,23 @@ def run(arguments: Namespace, report: Progress) -> dict:
         trimmings.append(trimming)
     prompt_ids = [_checked_ids(contests, prompt) for prompt in prompts]
 
+    common = {
+        "target": target.name,
+        "engine": _engine(target.engine),
+        "gamma": None if settings.tree else settings.gamma,
+        "tree": asdict(settings.tree) if settings.tree else None,
+        "prompts": len(prompts),
+        "repeats": arguments.repeats,
+        "max_new_tokens": settings.max_new_tokens,
+        "stop": arguments.stop,
+        **asdict(settings.sampling),
+    }
+    machine = {**asdict(this_machine()), "dtype": arguments.dtype}
     report(0.0, "Warming up")
+    if arguments.batch:
+        (contest,), (trimming,) = contests, trimmings
+        batches = compare_batches.run(contest, prompt_ids, arguments.batch, arguments.repeats, report)
+        return {**batches, "settings": {**common, **_facts(contest, trimming)}, "machine": machine}
     for contest in contests:
         warm_up(contest, prompt_ids[0])
     bandwidth = measure_bandwidth(target.head.weight.device)
@@ -80,18 +101,6 @@ def run(arguments: Namespace, report: Progress) -> dict:
         _drafter(contest, trimming, comparison, prompts)
         for contest, trimming, comparison in zip(contests, trimmings, comparisons, strict=True)
     ]
-    common = {
-        "target": target.name,
-        "engine": _engine(target.engine),
-        "gamma": None if settings.tree else settings.gamma,
-        "tree": asdict(settings.tree) if settings.tree else None,
-        "prompts": len(prompts),
-        "repeats": comparisons[0].repeats,
-        "max_new_tokens": settings.max_new_tokens,
-        "stop": arguments.stop,
-        **asdict(settings.sampling),
-    }
-    machine = {**asdict(this_machine()), "dtype": arguments.dtype}
     limit = {**asdict(bound), "seconds": bound.seconds, "efficiency": bound.efficiency}
     if arguments.drafter == EVERY:
         vanilla = drafters[0]["methods"]["vanilla"]
@@ -104,8 +113,21 @@ def run(arguments: Namespace, report: Progress) -> dict:
             "machine": machine,
         }
     (only,) = drafters
-    facts = {name: only.pop(name) for name in ("drafter", "kind", "drafter_engine", "ranking", "k", "vocab_size")}
-    return {**only, "bound": limit, "settings": {**common, **facts}, "machine": machine}
+    facts = _facts(contests[0], trimmings[0])
+    rest = {name: value for name, value in only.items() if name not in facts}
+    return {**rest, "bound": limit, "settings": {**common, **facts}, "machine": machine}
+
+
+def _facts(contest: Contest, trimming: loading.Trimming | None) -> dict:
+    """What a drafter is."""
+    return {
+        "drafter": contest.pair.drafter.name,
+        "kind": contest.pair.drafter.kind,
+        "drafter_engine": _engine(contest.pair.drafter.engine),
+        "ranking": trimming.ranking.name if trimming else None,
+        "k": contest.k,
+        "vocab_size": trimming.ranking.vocab_size if trimming else None,
+    }
 
 
 def _drafter(
@@ -114,12 +136,7 @@ def _drafter(
     """What is told of one drafter: what it is, its methods' figures, and whether the outputs agree."""
     trimmed = comparison.methods.get("trimmed")
     return {
-        "drafter": contest.pair.drafter.name,
-        "kind": contest.pair.drafter.kind,
-        "drafter_engine": _engine(contest.pair.drafter.engine),
-        "ranking": trimming.ranking.name if trimming else None,
-        "k": contest.k,
-        "vocab_size": trimming.ranking.vocab_size if trimming else None,
+        **_facts(contest, trimming),
         "methods": {method: _figures(figures) for method, figures in comparison.methods.items()},
         "speedup_vs_vanilla": _plain(trimmed.speedup_vs_vanilla) if trimmed else None,
         "speedup_vs_untrimmed": _plain(trimmed.speedup_vs_untrimmed) if trimmed else None,
@@ -158,14 +175,16 @@ def _played(
 def describe(result: dict) -> str:
     """A table of the methods, a sentence on what trimming gained, and one on whether the outputs agree."""
     settings, machine = result["settings"], result["machine"]
-    if "drafters" in result:
+    if "batches" in result:
+        lines = compare_batches.describe(result)
+    elif "drafters" in result:
         lines = _overview(result)
     else:
         parts = ("cycle", "body", "head", "target", "accept", "cache", "rest")
         head = ("", "tok/s", "low-high", "tokens/cycle", "accepted", *parts, "vs vanilla")
         rows = [(method, *_cells(figures)) for method, figures in result["methods"].items()]
         lines = [
-            *_table([head, *rows]),
+            *table([head, *rows]),
             "Times are milliseconds a cycle: the drafter's body and head, the target's pass, the accept rule, the "
             f"cache, the rest. {_explained(result['methods'].values())}",
             "",
@@ -181,7 +200,7 @@ def describe(result: dict) -> str:
         [
             *lines,
             f"{k}{shape}; prompts: {settings['prompts']}, repeats: {settings['repeats']}.",
-            _limit(result["bound"]),
+            *([_limit(result["bound"])] if "bound" in result else []),
             *_engines(result),
             f"{machine['dtype']} on {machine['threads']} threads of {machine['cpu']}.",
         ]
@@ -198,9 +217,9 @@ def _overview(result: dict) -> list[str]:
             name,
             f"{k:,}" if k else "-",
             f"{figures['tokens_per_second']['median']:.1f}",
-            _times(speedup) if speedup else "1.00x",
+            times(speedup) if speedup else "1.00x",
             f"{figures['acceptance_length']:.2f}",
-            _times(trimming) if trimming else "-",
+            times(trimming) if trimming else "-",
         )
 
     rows.append(row("vanilla", None, result["vanilla"]))
@@ -210,7 +229,7 @@ def _overview(result: dict) -> list[str]:
                 size = one["k"] if method == "trimmed" else one["vocab_size"]
                 name = f"{one['kind']}, {'trimmed' if method == 'trimmed' else 'full'}" if size else one["kind"]
                 rows.append(row(name, size, figures))
-    lines = [*_table(rows), ""]
+    lines = [*table(rows), ""]
     agreements = {one["kind"]: _agreement(one) for one in result["drafters"]}
     if len(set(agreements.values())) == 1:
         lines.append(next(iter(agreements.values())))
@@ -219,28 +238,23 @@ def _overview(result: dict) -> list[str]:
     return lines + [f"Left out: {kind}. {why}" for kind, why in result["skipped"].items()]
 
 
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
-
-
 def verdict(result: dict) -> str:
     """In a sentence, what trimming gained or lost."""
     untrimmed, vanilla = result["speedup_vs_untrimmed"], result["speedup_vs_vanilla"]
     if "trimmed" not in result["methods"]:
-        speed = _times(result["methods"]["untrimmed"]["speedup_vs_vanilla"])
+        speed = times(result["methods"]["untrimmed"]["speedup_vs_vanilla"])
         return f"This drafter has no head, so there is nothing to trim. It has {speed} the speed of vanilla decoding."
     if untrimmed["median"] > 1:
-        text = f"Trimming is faster: {_times(untrimmed)} the speed of the untrimmed drafter"
+        text = f"Trimming is faster: {times(untrimmed)} the speed of the untrimmed drafter"
     else:
-        text = f"Trimming is slower here: {_times(untrimmed)} the speed of the untrimmed drafter"
+        text = f"Trimming is slower here: {times(untrimmed)} the speed of the untrimmed drafter"
     if result["settings"]["repeats"] == 1:
         text += ", measured once"
     elif untrimmed["low"] <= 1 <= untrimmed["high"]:
         text += ", within the spread of the runs"
     if vanilla["median"] > 1:
-        return f"{text}; {_times(vanilla)} the speed of vanilla decoding."
-    return f"{text}. Drafting itself is slower here: {_times(vanilla)} the speed of vanilla decoding."
+        return f"{text}; {times(vanilla)} the speed of vanilla decoding."
+    return f"{text}. Drafting itself is slower here: {times(vanilla)} the speed of vanilla decoding."
 
 
 def _agreement(result: dict) -> str:
@@ -300,27 +314,23 @@ def _checked_ids(contests: Sequence[Contest], prompt: Prompt) -> list[int]:
 
 def _figures(figures: MethodFigures) -> dict:
     result = asdict(figures)
-    times = result.pop("cycle_seconds")
-    del times["prefill"], times["wall"]
+    parts = result.pop("cycle_seconds")
+    del parts["prefill"], parts["wall"]
     seconds = figures.cycle_seconds
-    return {**result, "cycle_time": {**times, "total": seconds.total}, "cycle_wall_seconds": seconds.wall}
+    return {**result, "cycle_time": {**parts, "total": seconds.total}, "cycle_wall_seconds": seconds.wall}
 
 
 def _cells(figures: dict) -> tuple[str, ...]:
-    speed, times = figures["tokens_per_second"], figures["cycle_time"]
+    speed, seconds = figures["tokens_per_second"], figures["cycle_time"]
     rate = figures["acceptance_rate"]
     return (
         f"{speed['median']:.1f}",
         f"{speed['low']:.1f}-{speed['high']:.1f}",
         f"{figures['acceptance_length']:.2f}",
         "-" if rate is None else f"{rate:.1%}",
-        *(f"{times[part] * 1000:.1f}" for part in ("total", *PARTS)),
-        "-" if figures["speedup_vs_vanilla"] is None else _times(figures["speedup_vs_vanilla"]),
+        *(f"{seconds[part] * 1000:.1f}" for part in ("total", *PARTS)),
+        "-" if figures["speedup_vs_vanilla"] is None else times(figures["speedup_vs_vanilla"]),
     )
-
-
-def _times(spread: dict) -> str:
-    return f"{spread['median']:.2f}x ({spread['low']:.2f}-{spread['high']:.2f})"
 
 
 def _plain(spread: Spread | None) -> dict | None:

@@ -14,16 +14,18 @@ from typing import Literal
 
 import torch
 
-from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.decoding.verification import Verdict, verify_greedy, verify_sampled
 from vocabtrim_core.drafters import Draft, Drafter
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.passes import BodyPass, HeadPass, Steps, alone
 from vocabtrim_core.sampling import SamplingSettings, law, probability_at
 from vocabtrim_core.trees import MAX_DEPTH, DraftShape
 
 MAX_GAMMA = MAX_DEPTH
+
+Finish = Literal["eos", "stop string", "length"]
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class CycleTimes:
 
     `prefill` (the prompt, both models) is set in the first cycle and not part of `total`. `wall`, set by who asked for
     the cycle, is what it took by their clock, without the prompt: how much of it `total` explains can so be told.
+    In a batch, all include what the sequence waits for the others.
     """
 
     drafter_body: float
@@ -102,7 +105,7 @@ class Cycle:
     own_token: Literal["correction", "bonus", "vanilla"] | None
     next_prob: float | None
     out_of_vocabulary: bool
-    finish: Literal["eos", "stop string", "length"] | None
+    finish: Finish | None
     times: CycleTimes
 
     @property
@@ -131,12 +134,129 @@ def generate(
     or one that leaves no room in the context of the target or the drafter, `ModelError` for a model that cannot take
     part in speculative decoding of this kind.
     """
-    room = _room(target, drafter, prompt_ids, settings)
-    backbone = target.new_backbone(drafter.taps if drafter is not None else (), settings.fixed_rows)
-    if drafter is not None:
-        backbone.check(trees=not settings.shape.is_chain)
-        drafter.check(settings.shape)
-    return _decode(target, backbone, drafter, torch.tensor(prompt_ids), room, settings, stop)
+    return _decode(Decoding(target, drafter, prompt_ids, settings, stop))
+
+
+@torch.inference_mode()
+def _decode(decoding: Decoding) -> Iterator[Cycle]:
+    decoding.begin()
+    while decoding.finish is None:
+        draft = alone(decoding.draft())
+        yield alone(decoding.verify(draft))
+
+
+class Decoding:
+    """One sequence: `begin`, then again and again `draft` and `verify`, until `finish` says why it has ended.
+
+    Drafting and verifying are steps (`passes.Steps`), so that several sequences can take them together. Raises as
+    `generate` does.
+    """
+
+    def __init__(
+        self,
+        target: LanguageModel,
+        drafter: Drafter | None,
+        prompt_ids: list[int],
+        settings: GenerationSettings,
+        stop: StopCondition,
+    ) -> None:
+        self.finish: Finish | None = None
+        self._room = _room(target, drafter, prompt_ids, settings)
+        self.backbone = target.new_backbone(drafter.taps if drafter is not None else (), settings.fixed_rows)
+        if drafter is not None:
+            self.backbone.check(trees=not settings.shape.is_chain)
+            drafter.check(settings.shape)
+        self._head = target.head
+        self._drafter = drafter
+        self._prompt = torch.tensor(prompt_ids)
+        self._settings, self._stop = settings, stop
+        self._generator = torch.Generator().manual_seed(settings.sampling.seed)
+        self._output: list[int] = []
+        self._prefill = 0.0
+
+    def begin(self) -> None:
+        """Run the prompt."""
+        began = time.perf_counter()
+        prompt, drafter = self._prompt, self._drafter
+        states = self.backbone.run(prompt)  # [n, S]
+        # The last token before a draft: its state where it has been run, else the token.
+        self._known, self._pending = states[-1:], prompt[:0]
+        self._is_kept = torch.zeros(self._head.vocab_size, dtype=torch.bool)
+        if drafter is not None:
+            drafter.begin(prompt, states)
+            self._is_kept[drafter.kept] = True
+        self._prefill = time.perf_counter() - began
+
+    def draft(self) -> Steps[Draft]:
+        """What the drafter proposes next: nothing in vanilla decoding, and before a text's last token."""
+        self._began = time.perf_counter()
+        # A cycle emits one token more than it drafts, so a longer draft could not be used.
+        depth = self._room - len(self._output) - 1
+        if self._drafter is None or not depth:
+            return Draft.empty()
+        shape = self._settings.shape.at_most(depth)
+        return (yield from self._drafter.propose(shape, self._settings.sampling, self._generator))
+
+    def verify(self, draft: Draft) -> Steps[Cycle]:
+        """The target's pass over the draft, and what it accepts."""
+        drafted = time.perf_counter()
+        drafter, pending, sampling = self._drafter, self._pending, self._settings.sampling
+        # The block is the pending token, if any, and the draft.
+        tree = draft.tree.below if len(pending) else draft.tree
+        states = self._known
+        if len(tree):
+            ran = yield BodyPass(self.backbone, torch.cat([pending, draft.ids]), tree)
+            states = torch.cat([states, ran])  # [n + 1, S]
+        hidden = states[:, : self._head.hidden_size]
+        logits = yield HeadPass(self._head, hidden, rows=self._settings.fixed_rows)  # [n + 1, V]
+        verified = time.perf_counter()
+
+        verdict, target_probs, next_prob = _accept(logits, draft, drafter, sampling, self._generator)
+        accepted = time.perf_counter()
+
+        drafted_ids = draft.ids.tolist()
+        emitted = [*(drafted_ids[node] for node in verdict.path), verdict.next_id]
+        count, why = self._stop.kept(self._output, emitted)
+        self._output += emitted[:count]
+        self.finish = why or ("length" if len(self._output) >= self._room else None)
+        path = torch.tensor(verdict.path, dtype=torch.int64)
+        stopped = time.perf_counter()
+        if self.finish is None:
+            first = len(pending)  # of the block, where the draft begins
+            self.backbone.keep(len(tree), torch.cat([torch.arange(first), path + first]))
+            if drafter is not None:
+                drafter.settle(path, verdict.next_id, torch.cat([states[:1], states[path + 1]]))
+            self._known, self._pending = states[:0], torch.tensor([verdict.next_id])
+        kept = time.perf_counter()
+
+        inside_draft = count <= len(verdict.path)
+        last = verdict.path[-1] if verdict.path else -1
+        refused = bool(draft.tree.children[last]) and not inside_draft
+        shown = count if inside_draft and draft.tree.is_chain else len(drafted_ids)
+        prefill, self._prefill = self._prefill, 0.0
+        spent = draft.body_seconds + draft.head_seconds + (accepted - drafted) + (kept - stopped)
+        times = CycleTimes(
+            drafter_body=draft.body_seconds,
+            drafter_head=draft.head_seconds,
+            verification=verified - drafted,
+            acceptance=accepted - verified,
+            bookkeeping=kept - stopped,
+            rest=time.perf_counter() - self._began - spent,
+            prefill=prefill,
+        )
+        return Cycle(
+            drafted_ids=tuple(drafted_ids[:shown]),
+            parents=tuple(draft.tree.parents.tolist()[:shown]),
+            draft_probs=tuple(draft.probs.tolist()[:shown]),
+            target_probs=tuple(target_probs.tolist()[:shown]),
+            path=verdict.path[:count],
+            emitted_ids=tuple(emitted[:count]),
+            own_token=None if inside_draft else "correction" if refused else "bonus" if drafted_ids else "vanilla",
+            next_prob=None if inside_draft else next_prob,
+            out_of_vocabulary=refused and not bool(self._is_kept[verdict.next_id]),
+            finish=self.finish,
+            times=times,
+        )
 
 
 def _room(target: LanguageModel, drafter: Drafter | None, prompt_ids: list[int], settings: GenerationSettings) -> int:
@@ -149,98 +269,6 @@ def _room(target: LanguageModel, drafter: Drafter | None, prompt_ids: list[int],
             f"The prompt is {len(prompt_ids):,} tokens long and the context holds {context:,}. Shorten the prompt."
         )
     return min(room, settings.max_new_tokens)
-
-
-@torch.inference_mode()
-def _decode(
-    target: LanguageModel,
-    backbone: Backbone,
-    drafter: Drafter | None,
-    prompt: torch.Tensor,
-    room: int,
-    settings: GenerationSettings,
-    stop: StopCondition,
-) -> Iterator[Cycle]:
-    sampling = settings.sampling
-    generator = torch.Generator().manual_seed(sampling.seed)
-    width = target.head.hidden_size
-    nothing = Draft.empty()
-    output: list[int] = []
-
-    began = time.perf_counter()
-    states = backbone.run(prompt)  # [n, S]
-    # The last token before a draft: its state where it has been run, else the token.
-    known, pending = states[-1:], prompt[:0]
-    is_kept = torch.zeros(target.head.vocab_size, dtype=torch.bool)
-    if drafter is not None:
-        drafter.begin(prompt, states)
-        is_kept[drafter.kept] = True
-    prefill = time.perf_counter() - began
-
-    finish = None
-    while finish is None:
-        began = time.perf_counter()
-        # A cycle emits one token more than it drafts, so a longer draft could not be used.
-        depth = room - len(output) - 1
-        draft = nothing
-        if drafter is not None and depth:
-            draft = drafter.propose(settings.shape.at_most(depth), sampling, generator)
-
-        drafted = time.perf_counter()
-        # The block is the pending token, if any, and the draft.
-        tree = draft.tree.below if len(pending) else draft.tree
-        states = known
-        if len(tree):
-            states = torch.cat([known, backbone.run(torch.cat([pending, draft.ids]), tree)])  # [n + 1, S]
-        logits = target.head.logits(states[:, :width], rows=settings.fixed_rows)  # [n + 1, V]
-        verified = time.perf_counter()
-
-        verdict, target_probs, next_prob = _accept(logits, draft, drafter, sampling, generator)
-        accepted = time.perf_counter()
-
-        drafted_ids = draft.ids.tolist()
-        emitted = [*(drafted_ids[node] for node in verdict.path), verdict.next_id]
-        count, why = stop.kept(output, emitted)
-        output += emitted[:count]
-        finish = why or ("length" if len(output) >= room else None)
-        path = torch.tensor(verdict.path, dtype=torch.int64)
-        stopped = time.perf_counter()
-        if finish is None:
-            first = len(pending)  # of the block, where the draft begins
-            backbone.keep(len(tree), torch.cat([torch.arange(first), path + first]))
-            if drafter is not None:
-                drafter.settle(path, verdict.next_id, torch.cat([states[:1], states[path + 1]]))
-            known, pending = known[:0], torch.tensor([verdict.next_id])
-        kept = time.perf_counter()
-
-        inside_draft = count <= len(verdict.path)
-        last = verdict.path[-1] if verdict.path else -1
-        refused = bool(draft.tree.children[last]) and not inside_draft
-        shown = count if inside_draft and draft.tree.is_chain else len(drafted_ids)
-        ended = time.perf_counter()
-        times = CycleTimes(
-            drafter_body=draft.body_seconds,
-            drafter_head=draft.head_seconds,
-            verification=verified - drafted,
-            acceptance=accepted - verified,
-            bookkeeping=kept - stopped,
-            rest=(ended - began) - draft.body_seconds - draft.head_seconds - (accepted - drafted) - (kept - stopped),
-            prefill=prefill,
-        )
-        yield Cycle(
-            drafted_ids=tuple(drafted_ids[:shown]),
-            parents=tuple(draft.tree.parents.tolist()[:shown]),
-            draft_probs=tuple(draft.probs.tolist()[:shown]),
-            target_probs=tuple(target_probs.tolist()[:shown]),
-            path=verdict.path[:count],
-            emitted_ids=tuple(emitted[:count]),
-            own_token=None if inside_draft else "correction" if refused else "bonus" if drafted_ids else "vanilla",
-            next_prob=None if inside_draft else next_prob,
-            out_of_vocabulary=refused and not bool(is_kept[verdict.next_id]),
-            finish=finish,
-            times=times,
-        )
-        prefill = 0.0
 
 
 def _accept(

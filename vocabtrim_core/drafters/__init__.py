@@ -9,6 +9,7 @@ import torch
 
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.passes import Steps
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape, TokenTree
 
@@ -58,8 +59,11 @@ class Drafter(Protocol):
         """Start on a prompt, int64[n], whose target states are `states` [n, S]."""
         ...
 
-    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Draft:
-        """Draft after everything settled so far, no deeper than `shape` says; less where there is less to say."""
+    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Steps[Draft]:
+        """Draft after everything settled so far, no deeper than `shape` says; less where there is less to say.
+
+        Several sequences may draft at once, each in steps of its own (`passes.together`).
+        """
         ...
 
     def settle(self, path: torch.Tensor, next_id: int, states: torch.Tensor) -> None:

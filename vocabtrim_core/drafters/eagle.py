@@ -8,9 +8,9 @@ slots are computed again, with its true features.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import torch
 from torch import nn
@@ -19,12 +19,13 @@ from transformers import LlamaConfig
 from vocabtrim_core.drafters import Draft
 from vocabtrim_core.drafters.checkpoints import Checkpoint, as_weight, fill
 from vocabtrim_core.drafters.choosing import Choice, chain_draft, choose, no_draft
-from vocabtrim_core.drafters.eagle_network import EagleNetwork
+from vocabtrim_core.drafters.eagle_network import EagleNetwork, Part
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line
 from vocabtrim_core.packing import pack
+from vocabtrim_core.passes import HeadPass, Steps, alone
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape, GrowingTree, top_children
 
@@ -83,22 +84,23 @@ class EagleDrafter:
         self._slots.length = 0
         ids, before = prompt_ids[1:], states[:-1]
         if len(ids) > 1:
-            self._run(ids[:-1], self._fused(before[:-1]))
+            alone(self._run(ids[:-1], self._read(before[:-1]), fuse=True))
         self._ids, self._drafted = ids[-1:], ids[:0]
         self._states = [before[-1:]]
 
-    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Draft:
+    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Steps[Draft]:
         if not len(self._ids):  # a prompt of one token
             return no_draft()
         began = time.perf_counter()
-        feature = self._run(self._ids, self._fused(torch.cat(self._states)))[-1:]  # [1, H]
+        features = yield from self._run(self._ids, self._read(torch.cat(self._states)), fuse=True)
+        feature = features[-1:]  # [1, H]
         self._ids, self._states = self._ids[:0], []
         committed = self._slots.length
         prepared = time.perf_counter() - began
         if shape.is_chain:
-            draft = self._chain(shape, sampling, generator, feature)
+            draft = yield from self._chain(shape, sampling, generator, feature)
         else:
-            draft = self._tree(shape, sampling, feature)
+            draft = yield from self._tree(shape, sampling, feature)
         self._slots.length = committed
         self._drafted = draft.ids
         return replace(draft, body_seconds=draft.body_seconds + prepared)
@@ -108,34 +110,35 @@ class EagleDrafter:
         self._states.append(states)
         self._drafted = self._drafted[:0]
 
-    def _fused(self, states: torch.Tensor) -> torch.Tensor:
-        """The features [n, H] in the target's states [n, S]: the final ones, or (EAGLE-3) those tapped, fused."""
+    def _read(self, states: torch.Tensor) -> torch.Tensor:
+        """What it reads of the target's states [n, S]: the final ones, or (EAGLE-3) those tapped, to be fused."""
         width = states.shape[-1] // (1 + len(self.taps))
-        return self._network.fuse(states[:, width:] if self.taps else states)
+        return states[:, width:] if self.taps else states
 
-    def _run(self, ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+    def _run(self, ids: torch.Tensor, features: torch.Tensor, fuse: bool = False) -> Steps[torch.Tensor]:
         """Append slots after those in the cache; the network's output [n, H]."""
         length = self._slots.length
         positions = torch.arange(length, length + len(ids))
-        return self._network(self._embed(ids)[None], features[None], positions, past=self._slots)[0]
+        return (yield _SlotsPass(self._network, self._embed, ids, features, fuse, positions, None, self._slots))
 
     def _chain(
         self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator, feature: torch.Tensor
-    ) -> Draft:
+    ) -> Steps[Draft]:
         choices: list[Choice] = []
         body_seconds = head_seconds = 0.0
         for step in range(shape.depth):
             began = time.perf_counter()
             if step:
-                feature = self._run(self.kept[choices[-1].ranks], feature)  # [1, H]
+                feature = yield from self._run(self.kept[choices[-1].ranks], feature)  # [1, H]
             hidden = self._network.predict(feature)
             computed = time.perf_counter()
-            choices.append(choose(self._head.logits(hidden, self._k), sampling, generator))
+            logits = yield HeadPass(self._head, hidden, self._k)  # [1, k]
+            choices.append(choose(logits, sampling, generator))
             body_seconds += computed - began
             head_seconds += time.perf_counter() - computed
         return chain_draft(choices, self.kept, body_seconds, head_seconds)
 
-    def _tree(self, shape: DraftShape, sampling: SamplingSettings, feature: torch.Tensor) -> Draft:
+    def _tree(self, shape: DraftShape, sampling: SamplingSettings, feature: torch.Tensor) -> Steps[Draft]:
         """EAGLE-2's tree: each level runs the most probable tokens of the last one, each with what it follows."""
         growing = GrowingTree(shape)
         committed = self._slots.length
@@ -149,11 +152,12 @@ class EagleDrafter:
                 visible = torch.cat([visible[rows], torch.eye(count, dtype=torch.bool)], dim=1)
                 mask = torch.cat([torch.ones(count, committed, dtype=torch.bool), visible], dim=1)
                 positions = torch.full((count,), committed + level - 1)
-                embedded = self._embed(self.kept[ranks])[None]
-                feature = self._network(embedded, feature[rows][None], positions, mask, self._slots)[0]  # [f, H]
+                feature = yield _SlotsPass(
+                    self._network, self._embed, self.kept[ranks], feature[rows], False, positions, mask, self._slots
+                )  # [f, H]
             hidden = self._network.predict(feature)
             computed = time.perf_counter()
-            logits = self._head.logits(hidden, self._k)  # [f, k]
+            logits = yield HeadPass(self._head, hidden, self._k)  # [f, k]
             ranks, rows = growing.grow(*top_children(logits, shape.branches, sampling.temperature))
             body_seconds += computed - began
             head_seconds += time.perf_counter() - computed
@@ -186,6 +190,39 @@ class _Slots:
         if self.length:
             new[:, :, : self.length] = old[:, :, : self.length]
         return new
+
+
+@dataclass(frozen=True, eq=False)
+class _SlotsPass:
+    """The network's output [n, H] for slots appended to those in `slots`.
+
+    They hold the tokens `ids` int64[n] and, after them, `features` [n, H]; with `fuse` those are to be fused first.
+    """
+
+    network: EagleNetwork
+    embed: nn.Module
+    ids: torch.Tensor
+    features: torch.Tensor
+    fuse: bool
+    positions: torch.Tensor
+    mask: torch.Tensor | None
+    slots: _Slots
+
+    @property
+    def group(self) -> Hashable:
+        return self.network, self.fuse
+
+    @classmethod
+    def run(cls, passes: Sequence[Self]) -> list[torch.Tensor]:
+        first = passes[0]
+        ids, features, positions = (
+            torch.cat([getattr(one, name) for one in passes]) for name in ("ids", "features", "positions")
+        )
+        if first.fuse:
+            features = first.network.fuse(features)
+        parts = [Part(len(one.ids), one.mask, one.slots) for one in passes]
+        output = first.network.run(first.embed(ids)[None], features[None], positions, parts)[0]
+        return list(output.split([part.size for part in parts]))
 
 
 def recognises(names: Collection[str]) -> bool:

@@ -7,6 +7,8 @@ Parameters carry the names of public EAGLE-3 checkpoints (`fc`, `midlayer.*`, `n
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -25,6 +27,19 @@ class KeyValues(Protocol):
     def extend(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Append those of new slots; all of them together."""
         ...
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The next `size` of the slots in a pass: those of a sequence whose slots before them are `past`.
+
+    `mask` bool[size, past + size] says which slots each sees, those of `past` first; without it, all of `past` and
+    those up to itself.
+    """
+
+    size: int
+    mask: torch.Tensor | None = None
+    past: KeyValues | None = None
 
 
 class EagleNetwork(nn.Module):
@@ -69,10 +84,15 @@ class EagleNetwork(nn.Module):
     ) -> torch.Tensor:
         """Token embeddings and features, both [B, L, H], to the next features [B, L, H].
 
-        `positions` int64[L] are those of the features' tokens. `mask` bool[L, past + L] says which slots each sees,
-        those of `past` first; without it, all of `past` and those up to itself. A next feature is what follows the
-        token: the layer's input at the next draft step, and, through `predict`, the head's.
+        `positions` int64[L] are those of the features' tokens; see `Part` for the others. A next feature is what
+        follows the token: the layer's input at the next draft step, and, through `predict`, the head's.
         """
+        return self.run(embeddings, features, positions, [Part(embeddings.shape[1], mask, past)])
+
+    def run(
+        self, embeddings: torch.Tensor, features: torch.Tensor, positions: torch.Tensor, parts: Sequence[Part]
+    ) -> torch.Tensor:
+        """The same where the L slots are those of several sequences, one after the other."""
         layer = self.midlayer
         if self.version == 3:
             normed = layer.hidden_norm(features)
@@ -80,7 +100,7 @@ class EagleNetwork(nn.Module):
             residual = normed if self.norm_before_residual else features
         else:
             inputs = residual = self.fc(torch.cat([embeddings, features], dim=-1))  # [B, L, H]
-        hidden = residual + layer.self_attn(inputs, positions, mask, past)
+        hidden = residual + layer.self_attn(inputs, positions, parts)
         output: torch.Tensor = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         return output
 
@@ -133,28 +153,34 @@ class _Attention(nn.Module):
         self.o_proj = nn.Linear(heads * self.head_dim, config.hidden_size, bias=config.attention_bias)
         self.rotary = Rotary(config)
 
-    def forward(
-        self, inputs: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor | None, past: KeyValues | None
-    ) -> torch.Tensor:
+    def forward(self, inputs: torch.Tensor, positions: torch.Tensor, parts: Sequence[Part]) -> torch.Tensor:
         cos, sin = self.rotary(positions, inputs.dtype)  # [L, d / 2]
         queries = rotate(self._heads(self.q_proj(inputs)), cos, sin)  # [B, heads, L, d]
         keys = rotate(self._heads(self.k_proj(inputs)), cos, sin)  # [B, kv heads, L, d]
         values = self._heads(self.v_proj(inputs))
+        sizes = [part.size for part in parts]
+        mixed = [
+            self._mixed(*split)
+            for split in zip(queries.split(sizes, 2), keys.split(sizes, 2), values.split(sizes, 2), parts, strict=True)
+        ]
+        output: torch.Tensor = self.o_proj(torch.cat(mixed, 2).transpose(1, 2).flatten(2))
+        return output
+
+    def _mixed(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, part: Part) -> torch.Tensor:
+        """The values [B, heads, L, d] that each of a sequence's queries attends to."""
+        mask, past = part.mask, part.past
         count, before = queries.shape[2], 0 if past is None else past.length
         if past is not None:
             keys, values = past.extend(keys, values)  # [B, kv heads, past + L, d]
         if mask is None and not before:
-            mixed = scaled_dot_product_attention(queries, keys, values, is_causal=count > 1, enable_gqa=True)
-        else:
-            if mask is None and count > 1:
-                mask = torch.ones(count, before + count, dtype=torch.bool, device=inputs.device).tril(before)
-            # The queries that share a key's head stand below each other, so that no key is copied.
-            batch, heads, _, width = queries.shape
-            folded = queries.reshape(batch, self.kv_heads, self.groups * count, width)
-            every = None if mask is None else mask.repeat(self.groups, 1)  # [groups * L, past + L]
-            mixed = scaled_dot_product_attention(folded, keys, values, attn_mask=every).view(batch, heads, count, width)
-        output: torch.Tensor = self.o_proj(mixed.transpose(1, 2).flatten(2))
-        return output
+            return scaled_dot_product_attention(queries, keys, values, is_causal=count > 1, enable_gqa=True)
+        if mask is None and count > 1:
+            mask = torch.ones(count, before + count, dtype=torch.bool, device=queries.device).tril(before)
+        # The queries that share a key's head stand below each other, so that no key is copied.
+        batch, heads, _, width = queries.shape
+        folded = queries.reshape(batch, self.kv_heads, self.groups * count, width)
+        every = None if mask is None else mask.repeat(self.groups, 1)  # [groups * L, past + L]
+        return scaled_dot_product_attention(folded, keys, values, attn_mask=every).view(batch, heads, count, width)
 
     def _heads(self, projected: torch.Tensor) -> torch.Tensor:
         """[B, L, heads * d] to [B, heads, L, d]."""

@@ -12,6 +12,7 @@ from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.drafters import Draft
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.passes import BodyPass, HeadPass, Steps
 from vocabtrim_core.sampling import SamplingSettings, draw, law, probability_of
 from vocabtrim_core.trees import DraftShape, GrowingTree, TokenTree, top_children
 
@@ -82,20 +83,21 @@ class IndependentDrafter:
             self._backbone.run(prompt_ids[:-1])
         self._pending = prompt_ids[-1:]
 
-    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Draft:
-        draft = self._chain(shape.depth, sampling, generator) if shape.is_chain else self._tree(shape, sampling)
+    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Steps[Draft]:
+        steps = self._chain(shape.depth, sampling, generator) if shape.is_chain else self._tree(shape, sampling)
+        draft = yield from steps
         self._drafted = draft.ids
         return draft
 
-    def _chain(self, gamma: int, sampling: SamplingSettings, generator: torch.Generator) -> Draft:
+    def _chain(self, gamma: int, sampling: SamplingSettings, generator: torch.Generator) -> Steps[Draft]:
         feed = self._pending
         ranks, probs, laws = [], [], []
         body_seconds = head_seconds = 0.0
         for _ in range(gamma):
             began = time.perf_counter()
-            hidden = self._backbone.run(feed)[-1:]  # [1, H]
+            hidden = (yield BodyPass(self._backbone, feed))[-1:]  # [1, H]
             computed = time.perf_counter()
-            logits = self._head.logits(hidden, self._k)  # [1, k]
+            logits = yield HeadPass(self._head, hidden, self._k)  # [1, k]
             if sampling.greedy:
                 rank = logits.argmax(-1)
                 probs.append(probability_of(logits, rank))
@@ -121,7 +123,7 @@ class IndependentDrafter:
             head_seconds,
         )
 
-    def _tree(self, shape: DraftShape, sampling: SamplingSettings) -> Draft:
+    def _tree(self, shape: DraftShape, sampling: SamplingSettings) -> Steps[Draft]:
         growing = GrowingTree(shape)
         feed, arrangement = self._pending, None
         parents = torch.empty(0, dtype=torch.int64)  # of the tokens run, among themselves
@@ -129,9 +131,9 @@ class IndependentDrafter:
         body_seconds = head_seconds = 0.0
         for depth in range(shape.depth):
             began = time.perf_counter()
-            hidden = self._backbone.run(feed, arrangement)  # [m, H]
+            hidden = yield BodyPass(self._backbone, feed, arrangement)  # [m, H]
             computed = time.perf_counter()
-            logits = self._head.logits(hidden if depth else hidden[-1:], self._k)  # [m, k]
+            logits = yield HeadPass(self._head, hidden if depth else hidden[-1:], self._k)  # [m, k]
             ranks, rows = growing.grow(*top_children(logits, shape.branches, sampling.temperature))
             body_seconds += computed - began
             head_seconds += time.perf_counter() - computed

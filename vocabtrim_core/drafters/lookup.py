@@ -12,6 +12,7 @@ import torch
 from vocabtrim_core.drafters import Draft
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.passes import Steps
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape, TokenTree
 
@@ -60,7 +61,8 @@ class LookupDrafter:
         self._text, self._after, self._drafted = [], {}, []
         self._append(prompt_ids.tolist())
 
-    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Draft:
+    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Steps[Draft]:
+        yield from ()  # no model runs
         began = time.perf_counter()
         text = self._text
         for length in range(min(LONGEST_MATCH, len(text)), 0, -1):

@@ -22,6 +22,7 @@ from vocabtrim_core.drafters.choosing import chain_draft, choose, no_draft
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.passes import HeadPass, Steps
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape, TokenTree, product_tree, top_children
 
@@ -111,7 +112,7 @@ class MedusaDrafter:
     def begin(self, prompt_ids: torch.Tensor, states: torch.Tensor) -> None:
         self._state = states[-2:-1] if len(states) > 1 else None
 
-    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Draft:
+    def propose(self, shape: DraftShape, sampling: SamplingSettings, generator: torch.Generator) -> Steps[Draft]:
         if self._state is None:  # a prompt of one token
             return no_draft()
         began = time.perf_counter()
@@ -121,7 +122,7 @@ class MedusaDrafter:
             hidden = block.first(depth)(hidden)  # [depth, H]
         hidden = hidden.expand(depth, -1)
         computed = time.perf_counter()
-        logits = self._logits(hidden)  # [depth, k]
+        logits = yield from self._logits(hidden)  # [depth, k]
         if shape.is_chain:
             choice = choose(logits, sampling, generator)
             return chain_draft([choice], self.kept, computed - began, time.perf_counter() - computed)
@@ -134,12 +135,14 @@ class MedusaDrafter:
     def settle(self, path: torch.Tensor, next_id: int, states: torch.Tensor) -> None:
         self._state = states[-1:]
 
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def _logits(self, hidden: torch.Tensor) -> Steps[torch.Tensor]:
         """Row i is head i's."""
         if self._shared:
-            return self._heads[0].logits(hidden, self._k)
-        heads = self._heads[: len(hidden)]
-        return torch.cat([head.logits(row[None], self._k) for head, row in zip(heads, hidden, strict=True)])
+            return (yield HeadPass(self._heads[0], hidden, self._k))
+        rows = []
+        for head, row in zip(self._heads[: len(hidden)], hidden, strict=True):
+            rows.append((yield HeadPass(head, row[None], self._k)))
+        return torch.cat(rows)
 
 
 @lru_cache(maxsize=32)

@@ -14,8 +14,9 @@ from typing import Literal
 
 import torch
 
-from vocabtrim_core.decoding.engine import Cycle, CycleTimes, GenerationSettings, generate
+from vocabtrim_core.decoding.engine import Cycle, CycleTimes, Decoding, GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.drafters import Drafter
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.models import LanguageModel, ModelPair
@@ -44,10 +45,17 @@ class Contest:
 
     def cycles(self, method: Method, prompt_ids: list[int]) -> Iterator[Cycle]:
         """Decode one prompt with one method."""
-        drafter = None
-        if method != "vanilla":
-            drafter = self.pair.drafter.new_drafter(self.ranked_head, self.k if method == "trimmed" else None)
-        return generate(self.pair.target, drafter, prompt_ids, self.settings, self.stop)
+        return generate(self.pair.target, self._drafter(method), prompt_ids, self.settings, self.stop)
+
+    def decoding(self, method: Method, prompt_ids: list[int], seed: int) -> Decoding:
+        """The same with a seed of its own, to be taken in steps beside others."""
+        settings = replace(self.settings, sampling=replace(self.settings.sampling, seed=seed))
+        return Decoding(self.pair.target, self._drafter(method), prompt_ids, settings, self.stop)
+
+    def _drafter(self, method: Method) -> Drafter | None:
+        if method == "vanilla":
+            return None
+        return self.pair.drafter.new_drafter(self.ranked_head, self.k if method == "trimmed" else None)
 
     def at_fixed_rows(self) -> Contest | None:
         """The same with as many rows in every pass as the longest draft needs, so that texts can be compared bit for

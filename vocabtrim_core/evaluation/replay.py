@@ -22,6 +22,7 @@ from vocabtrim_core.evaluation.teacher_forcing import kind_of
 from vocabtrim_core.evaluation.trace import Trace, TracedText
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.models import ModelPair
+from vocabtrim_core.passes import alone
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape
 
@@ -102,7 +103,7 @@ def replay_text(
     while done < len(output):
         cycles += 1
         depth = text.room - done - 1
-        draft = drafter.propose(shape.at_most(depth), sampling, generator) if depth else Draft.empty()
+        draft = alone(drafter.propose(shape.at_most(depth), sampling, generator)) if depth else Draft.empty()
         assert draft.laws is None, "drawn drafts cannot be replayed"
         path, refused = _walk(draft, output[done:])
         accepted += len(path)
