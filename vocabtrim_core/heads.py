@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from vocabtrim_core.packing import Linear, can_pack, linear
+from vocabtrim_core.huge_pages import use_huge_pages
+from vocabtrim_core.packing import Linear, can_pack
 
 # Sizes of which a head keeps a packed copy: those of one comparison, and a few tried before.
 _PACKED_SIZES = 4
@@ -71,8 +72,11 @@ class RankedHead:
         """The first k rows: packed where that helps, which copies them once for a k, else a view."""
         weight, bias = self.weight[:k], None if self.bias is None else self.bias[:k]
         if not can_pack(weight):
-            return linear(weight, bias)
-        packed = self._packed.pop(k, None) or linear(weight, bias)
+            return Linear(weight, bias)
+        packed = self._packed.pop(k, None)
+        if packed is None:
+            packed = Linear(weight, bias)
+            use_huge_pages([packed.block])
         self._packed[k] = packed
         # Two threads may have taken turns.
         while len(self._packed) > _PACKED_SIZES:

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from transformers import LlamaModel, MistralModel, PreTrainedModel, Qwen2Model, Qwen3Model
 
-from vocabtrim_core.packing import Linear, has_room, linear
+from vocabtrim_core.huge_pages import use_huge_pages
+from vocabtrim_core.packing import Linear, has_room
 from vocabtrim_core.trees import TokenTree
 
 COVERED: tuple[type[PreTrainedModel], ...] = (LlamaModel, MistralModel, Qwen2Model, Qwen3Model)
@@ -28,16 +29,36 @@ class NotCoveredError(Exception):
     """A body that the lean one does not compute; the message says what it has that is not covered."""
 
 
+class _RmsNorm:
+    """`torch.nn.functional.rms_norm` over the last of two dimensions, in half as many calls on a CPU."""
+
+    @torch.no_grad()
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        self._weight = weight.float()  # [H]
+        self._eps = self._weight.new_full((1, 1), eps)
+        self._mean = self._weight.new_full((len(weight), 1), 1 / len(weight))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """[n, H]"""
+        wide = x.float()
+        scale = torch.addmm(self._eps, wide * wide, self._mean).rsqrt_()  # [n, 1]
+        return (wide * scale).mul_(self._weight).to(x.dtype)
+
+
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    attention_norm: torch.Tensor  # [H]
+    attention_norm: _RmsNorm
     qkv: Linear
     query_key_norm: torch.Tensor | None  # [heads + kv heads, D]
     out: Linear
-    mlp_norm: torch.Tensor  # [H]
+    mlp_norm: _RmsNorm
     gate_up: Linear
     down: Linear
     window: int | None
+
+    @property
+    def linears(self) -> tuple[Linear, ...]:
+        return self.qkv, self.out, self.gate_up, self.down
 
 
 class LeanBody:
@@ -65,10 +86,11 @@ class LeanBody:
         if not has_room(sum(weight.nbytes for weight in modules.layers.parameters())):
             raise NotCoveredError("there is no memory for a second, fused copy of its weights")
         self.embeddings: torch.Tensor = modules.embed_tokens.weight.detach()
-        self.norm: torch.Tensor = modules.norm.weight.detach()
+        self.norm = _RmsNorm(modules.norm.weight, self.eps)
         self.frequencies: torch.Tensor = rotary.inv_freq.float()
         self.rotary_scale: float = rotary.attention_scaling
         self.layers = [self._layer(layer, config) for layer in modules.layers]
+        use_huge_pages(linear.block for layer in self.layers for linear in layer.linears)
 
     def _layer(self, layer: Any, config: Any) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
@@ -82,11 +104,11 @@ class LeanBody:
         # Qwen says it layer by layer, Mistral for all; Llama's config may hold one that its code does not use.
         window = config.sliding_window if type(attention).__name__ == "MistralAttention" else None
         return _Layer(
-            attention_norm=layer.input_layernorm.weight.detach(),
+            attention_norm=_RmsNorm(layer.input_layernorm.weight, self.eps),
             qkv=_fused(attention.q_proj, attention.k_proj, attention.v_proj),
             query_key_norm=norms,
             out=_fused(attention.o_proj),
-            mlp_norm=layer.post_attention_layernorm.weight.detach(),
+            mlp_norm=_RmsNorm(layer.post_attention_layernorm.weight, self.eps),
             gate_up=_fused(mlp.gate_proj, mlp.up_proj),
             down=_fused(mlp.down_proj),
             window=getattr(attention, "sliding_window", window),
@@ -97,7 +119,7 @@ class LeanBody:
         positions = torch.arange(capacity, device=self.frequencies.device, dtype=torch.float32)
         angles = positions[:, None] * self.frequencies  # [capacity, D / 2]
         cos, sin = angles.cos() * self.rotary_scale, angles.sin() * self.rotary_scale
-        dtype = self.norm.dtype
+        dtype = self.embeddings.dtype
         return torch.cat([cos, cos], -1).to(dtype)[:, None], torch.cat([-sin, sin], -1).to(dtype)[:, None]
 
 
@@ -113,9 +135,9 @@ def _fused(*projections: torch.nn.Linear) -> Linear:
     """One linear layer that gives the outputs of all, one after the other. A missing bias is zero where one has one."""
     weight = torch.cat([projection.weight.detach() for projection in projections])
     if all(projection.bias is None for projection in projections):
-        return linear(weight)
+        return Linear(weight)
     biases = [p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias.detach() for p in projections]
-    return linear(weight, torch.cat(biases))
+    return Linear(weight, torch.cat(biases))
 
 
 class LeanBackbone:
@@ -167,7 +189,7 @@ class LeanBackbone:
         body = self.body
         self._cos, self._sin = body.rotations(capacity)
         # Zeros, since what lies behind a mask is multiplied by zero and must not be NaN.
-        self._cache = body.norm.new_zeros(len(body.layers), 2, body.kv_heads, capacity, body.head_dim)
+        self._cache = body.embeddings.new_zeros(len(body.layers), 2, body.kv_heads, capacity, body.head_dim)
         self._capacity = capacity
 
     def _make_room(self, tokens: int) -> None:
@@ -226,7 +248,7 @@ class LeanBackbone:
         reach = keys if window is None else window
         if n == 1 and tree is None and keys == end and reach >= end:
             return None
-        bias = self.body.norm.new_zeros(n, keys)
+        bias = self.body.embeddings.new_zeros(n, keys)
         bias[:, start:end] = _triangle(n, bias.dtype, bias.device)
         bias[:, end:] = -torch.inf
         if tree is not None:
@@ -276,7 +298,6 @@ def _run(backbones: Sequence[LeanBackbone], blocks: Sequence[_Block]) -> list[to
     functional = torch.nn.functional
     dim, kv = body.head_dim, body.kv_heads
     rotated, group = body.heads + kv, body.heads // kv
-    width = [len(body.norm)]
     sizes = [len(block.ids) for block in blocks]
     ids, cos, sin = (_joined([getattr(block, name) for block in blocks]) for name in ("ids", "cos", "sin"))
     n = len(ids)
@@ -286,7 +307,7 @@ def _run(backbones: Sequence[LeanBackbone], blocks: Sequence[_Block]) -> list[to
     for index, layer in enumerate(body.layers):
         if index in taps:
             tapped[index] = hidden
-        qkv = layer.qkv(functional.rms_norm(hidden, width, layer.attention_norm, body.eps))
+        qkv = layer.qkv(layer.attention_norm(hidden))
         qkv = qkv.view(n, rotated + kv, dim)
         query_key = qkv[:, :rotated]
         if layer.query_key_norm is not None:
@@ -304,10 +325,10 @@ def _run(backbones: Sequence[LeanBackbone], blocks: Sequence[_Block]) -> list[to
             block.written[index][1].copy_(value)
             attended.append(block.attend(query, block.keys[index], block.values[index], block.biases[layer.window]))
         hidden = hidden + layer.out(_joined(attended))
-        gate_up = layer.gate_up(functional.rms_norm(hidden, width, layer.mlp_norm, body.eps))
+        gate_up = layer.gate_up(layer.mlp_norm(hidden))
         gate, up = gate_up.chunk(2, -1)
         hidden = hidden + layer.down(functional.silu(gate).mul_(up))
-    hidden = functional.rms_norm(hidden, width, body.norm, body.eps)
+    hidden = body.norm(hidden)
     tapped[len(body.layers)] = hidden
     states = torch.cat([hidden, *(tapped[tap] for tap in taps)], -1) if taps else hidden
     for backbone, block in zip(backbones, blocks, strict=True):

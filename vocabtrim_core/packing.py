@@ -7,11 +7,10 @@ them twice more. Packed, a pass over a few rows takes about half the time; the s
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 
 import torch
 
-Linear = Callable[[torch.Tensor], torch.Tensor]  # [n, in] -> [n, out]
+from vocabtrim_core.huge_pages import use_huge_pages
 
 # The number of rows that the layout is chosen for. One row's own layout is slower for float32 from three rows on.
 _ROWS = 8
@@ -36,14 +35,28 @@ def has_room(size: int) -> bool:
     return size < free / 2
 
 
-@torch.no_grad()
-def linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-    """`x @ weight.T + bias` for `weight` [out, in] and `bias` [out], with packed weights where that helps."""
-    if not can_pack(weight):
-        return lambda x: torch.nn.functional.linear(x, weight, bias)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
-    multiply = torch.ops.mkldnn._linear_pointwise.default
-    return lambda x: multiply(x, packed, bias, "none", [], "")
+class Linear:
+    """`x @ weight.T + bias`, [n, in] to [n, out], for `weight` [out, in] and `bias` [out]; packed where that helps."""
+
+    @torch.no_grad()
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self._packed = can_pack(weight)
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS) if self._packed else weight
+        self._bias = bias
+        # Looked up here, since not every build of PyTorch has it.
+        self._multiply = torch.ops.mkldnn._linear_pointwise.default if self._packed else None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self._multiply is not None:
+            return self._multiply(x, self._weight, self._bias, "none", [], "")
+        return torch.nn.functional.linear(x, self._weight, self._bias)
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Address and bytes of the weights as they are read."""
+        if self._packed:
+            return torch.ops.mkldnn.data_ptr(self._weight), torch.ops.mkldnn._nbytes(self._weight)
+        return self._weight.data_ptr(), self._weight.nbytes
 
 
 class PackedLinear(torch.nn.Module):
@@ -52,16 +65,16 @@ class PackedLinear(torch.nn.Module):
     def __init__(self, layer: torch.nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
-        self._run = linear(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
+        self.run = Linear(layer.weight.detach(), None if layer.bias is None else layer.bias.detach())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self._run(x)
+        return self.run(x)
 
 
 def pack(module: torch.nn.Module) -> None:
     """Pack every linear layer inside `module`."""
-    for name, child in module.named_children():
-        if type(child) is torch.nn.Linear:
-            setattr(module, name, PackedLinear(child))
-        else:
-            pack(child)
+    for parent in list(module.modules()):
+        for name, child in parent.named_children():
+            if type(child) is torch.nn.Linear:
+                setattr(parent, name, PackedLinear(child))
+    use_huge_pages(layer.run.block for layer in module.modules() if isinstance(layer, PackedLinear))

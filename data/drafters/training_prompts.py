@@ -1,10 +1,12 @@
 """Prompts to distil drafters on: seven kinds of task, built from templates, topics and documents that are at hand.
 
-    python data/drafters/training_prompts.py OUT.jsonl [--n 600] [--seed 0]
+    python data/drafters/training_prompts.py OUT.jsonl [--n 600] [--seed 0] [--tasks rag,summarisation]
+        [--quote TARGET_FOLDER TEXT.jsonl.gz]
 
 Short prompts are filled-in templates of our own. Long ones quote documents: the running Python's language reference
-(`pydoc_data.topics`), docstrings and functions of its standard library, and `data/corpora/prose.jsonl`. The result is
-the same for the same n, seed and Python version, has no prompt twice, and shares none with `data/tasks` or
+(`pydoc_data.topics`), docstrings and functions of its standard library, and `data/corpora/prose.jsonl`; with `--quote`,
+every second document is put together from answers that the target wrote earlier (`write_text.py`), which are about more
+things than those. The result is the same for the same options and Python version, has no prompt twice, and shares none with `data/tasks` or
 `data/prompts.jsonl`, which measure the drafters (tests/drafters/test_training_prompts.py).
 """
 
@@ -13,12 +15,18 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
+import gzip
 import json
 import random
+import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from pydoc_data.topics import topics as REFERENCE  # noqa: N812
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+from vocabtrim_core.tokenization import load_tokenizer
 
 PROSE = Path(__file__).parent.parent / "corpora" / "prose.jsonl"
 # About 4.2 characters a token in this text: 200 to 900 tokens.
@@ -401,9 +409,20 @@ def cut(text: str, characters: int, rng: random.Random) -> str:
     return textwrap.dedent(taken)
 
 
-def document(rng: random.Random) -> str:
+def answers(target: Path, text: Path) -> list[str]:
+    """The longer ones of the answers in a text that the target wrote. Greedy ones are left out: they repeat themselves."""
+    tokenizer = load_tokenizer(target)
+    with gzip.open(text, "rt", encoding="utf-8") as lines:
+        rows = [json.loads(line) for line in lines]
+    long = (row["answer_ids"][:-1] for row in rows if row["temperature"] != 0 and len(row["answer_ids"]) >= 100)
+    return [tokenizer.decode(ids).strip() for ids in long]
+
+
+def document(rng: random.Random, quoted: Sequence[str] = ()) -> str:
     """A document of SHORTEST to LONGEST characters."""
     characters = rng.randint(SHORTEST, LONGEST)
+    if quoted and rng.random() < 0.5:
+        return cut("\n\n".join(rng.sample(quoted, 8)), characters, rng)
     while True:
         kind = rng.random()
         if kind < 0.6:
@@ -423,12 +442,12 @@ def document(rng: random.Random) -> str:
 # ---- prompts --------------------------------------------------------------------------------------------------------
 
 
-def conversation(rng: random.Random) -> str:
+def conversation(rng: random.Random, quoted: Sequence[str]) -> str:
     topic, other = rng.sample(TOPICS, 2)
     return rng.choice(CONVERSATION).format(topic=topic, other=other) + rng.choice(STYLES)
 
 
-def translation(rng: random.Random) -> str:
+def translation(rng: random.Random, quoted: Sequence[str]) -> str:
     # Half of them from German, as in WMT's test sets.
     language = rng.choice(["German"] * 4 + ["French", "French", "Spanish", "Spanish", "Italian", "English", "English"])
     openings, clauses, endings = SENTENCES[language]
@@ -441,7 +460,7 @@ def translation(rng: random.Random) -> str:
     return rng.choice(INTO_ENGLISH).format(source=language, text=text)
 
 
-def qa(rng: random.Random) -> str:
+def qa(rng: random.Random, quoted: Sequence[str]) -> str:
     concept, other_concept = rng.sample(CONCEPTS, 2)
     country, other_country = rng.sample(COUNTRIES, 2)
     question = rng.choice(QA).format(
@@ -451,7 +470,7 @@ def qa(rng: random.Random) -> str:
     return question + rng.choice(("", "", "", " Answer briefly.", " Answer in one sentence.", " Explain your answer."))
 
 
-def math(rng: random.Random) -> str:
+def math(rng: random.Random, quoted: Sequence[str]) -> str:
     name, other = rng.sample(NAMES, 2)
     a, b, c = rng.randint(6, 24), rng.randint(2, 9), rng.randint(2, 12)
     question = rng.choice(MATH).format(
@@ -461,21 +480,21 @@ def math(rng: random.Random) -> str:
     return question + rng.choice(MATH_STYLES)
 
 
-def code(rng: random.Random) -> str:
+def code(rng: random.Random, quoted: Sequence[str]) -> str:
     if rng.random() < 0.6:
         return rng.choice(CODE).format(language=rng.choice(LANGUAGES), task=rng.choice(JOBS))
     source, bare, head = rng.choice(library()[1])
     return rng.choice(CODE_READING).format(source=source, bare=bare, head=head)
 
 
-def summarisation(rng: random.Random) -> str:
-    return rng.choice(SUMMARY).format(text=document(rng))
+def summarisation(rng: random.Random, quoted: Sequence[str]) -> str:
+    return rng.choice(SUMMARY).format(text=document(rng, quoted))
 
 
-def rag(rng: random.Random) -> str:
+def rag(rng: random.Random, quoted: Sequence[str]) -> str:
     while True:
         count = rng.randint(2, 4)
-        passages = [cut(document(rng), rng.randint(350, 900), rng) for _ in range(count)]
+        passages = [cut(document(rng, quoted), rng.randint(350, 900), rng) for _ in range(count)]
         if min(map(len, passages)) < SHORTEST_PASSAGE:
             continue
         # Ask for something, by its ending a noun, that is in one of the passages and not in the others.
@@ -492,22 +511,23 @@ def rag(rng: random.Random) -> str:
     return rng.choice(RAG).format(passages=numbered, question=question, lower_question=lower_question)
 
 
-WRITERS: dict[str, Callable[[random.Random], str]] = {
+WRITERS: dict[str, Callable[[random.Random, Sequence[str]], str]] = {
     "translation": translation, "conversation": conversation, "rag": rag, "math": math, "qa": qa,
     "summarisation": summarisation, "code": code,
 }  # fmt: skip
 
 
-def training_prompts(n: int, seed: int = 0) -> list[dict[str, str]]:
-    """`n` prompts, all different, as {"task", "prompt"}: the seven tasks in turn. ValueError where the templates do
-    not give as many."""
+def training_prompts(
+    n: int, seed: int = 0, tasks: Sequence[str] = tuple(WRITERS), quoted: Sequence[str] = ()
+) -> list[dict[str, str]]:
+    """`n` prompts, all different, as {"task", "prompt"}: the tasks in turn, every second document from `quoted` if there
+    are any. ValueError where the templates do not give as many."""
     rng = random.Random(seed)
     prompts: dict[str, str] = {}
-    tasks = list(WRITERS)
     for i in range(n):
         task = tasks[i % len(tasks)]
         for _ in range(TRIES):
-            prompt = WRITERS[task](rng)
+            prompt = WRITERS[task](rng, quoted)
             if prompt not in prompts:
                 prompts[prompt] = task
                 break
@@ -518,7 +538,8 @@ def training_prompts(n: int, seed: int = 0) -> list[dict[str, str]]:
 
 def main(arguments: argparse.Namespace) -> None:
     with arguments.out.open("w", encoding="utf-8", newline="\n") as out:
-        for record in training_prompts(arguments.n, arguments.seed):
+        quoted = answers(*arguments.quote) if arguments.quote else []
+        for record in training_prompts(arguments.n, arguments.seed, arguments.tasks.split(","), quoted):
             out.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
@@ -527,4 +548,6 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path)
     parser.add_argument("--n", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tasks", default=",".join(WRITERS))
+    parser.add_argument("--quote", type=Path, nargs=2, metavar=("TARGET_FOLDER", "TEXT.jsonl.gz"))
     main(parser.parse_args())

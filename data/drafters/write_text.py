@@ -32,7 +32,7 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from vocabtrim_core.models import load_target
-from vocabtrim_core.packing import linear
+from vocabtrim_core.packing import Linear
 from vocabtrim_core.tokenization import Tokenizer
 
 TEMPERATURES = (0.0, 0.5, 0.8)
@@ -67,14 +67,14 @@ class Writer:
             self.layers.append(
                 (
                     layer.input_layernorm.weight,
-                    linear(torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])),
-                    linear(attention.o_proj.weight),
+                    Linear(torch.cat([attention.q_proj.weight, attention.k_proj.weight, attention.v_proj.weight])),
+                    Linear(attention.o_proj.weight),
                     layer.post_attention_layernorm.weight,
-                    linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
-                    linear(mlp.down_proj.weight),
+                    Linear(torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])),
+                    Linear(mlp.down_proj.weight),
                 )
             )
-        self.head = linear(head)
+        self.head = Linear(head)
         cache = torch.zeros(len(self.layers), slots, self.groups, context, self.width, dtype=torch.bfloat16)
         # Keys lie transposed: multiplying queries with them would copy them otherwise.
         self.keys, self.values = cache.transpose(-1, -2).contiguous(), cache
