@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from distillation import Batch, Clock, Columns, Data, save
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
@@ -116,7 +117,10 @@ def train(arguments: argparse.Namespace) -> None:
     taps = [int(tap) for tap in arguments.taps.split(",")]
     config = LlamaConfig.from_dict({**target.config.to_dict(), "num_hidden_layers": 1})
     network = EagleNetwork(config, fused=len(taps) * config.hidden_size)
-    start(network, target, taps)
+    if arguments.start:
+        network.load_state_dict(load_file(arguments.start / "model.safetensors"))
+    else:
+        start(network, target, taps)
     embeddings = target.model.embed_tokens.requires_grad_(False)
     head = target.lm_head.weight.detach().to(torch.bfloat16)
     del target
@@ -197,6 +201,7 @@ if __name__ == "__main__":
     parser.add_argument("out", type=Path)
     parser.add_argument("--taps", default="2,15,27")
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--start", type=Path, help="a folder written before, to go on from instead of the target")
     parser.add_argument("--report-every", type=float, default=10, help="minutes between evaluations and checkpoints")
     parser.add_argument("--learning-rate", type=float, default=2e-3)
     parser.add_argument("--batch-tokens", type=int, default=2048)
