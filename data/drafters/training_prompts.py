@@ -4,9 +4,9 @@
         [--quote TARGET_FOLDER TEXT.jsonl.gz]
 
 Short prompts are filled-in templates of our own. Long ones quote documents: the running Python's language reference
-(`pydoc_data.topics`), docstrings and functions of its standard library, and `data/corpora/prose.jsonl`; with `--quote`,
-every second document is put together from answers that the target wrote earlier (`write_text.py`), which are about more
-things than those. The result is the same for the same options and Python version, has no prompt twice, and shares none with `data/tasks` or
+(`pydoc_data.topics`), docstrings and functions of its standard library, and `data/corpora/prose.jsonl`. With `--quote`,
+every second document is made of answers that the target wrote earlier (`write_text.py`), which are about more things.
+The result is the same for the same options and Python version, has no prompt twice, and shares none with `data/tasks` or
 `data/prompts.jsonl`, which measure the drafters (tests/drafters/test_training_prompts.py).
 """
 
@@ -410,7 +410,7 @@ def cut(text: str, characters: int, rng: random.Random) -> str:
 
 
 def answers(target: Path, text: Path) -> list[str]:
-    """The longer ones of the answers in a text that the target wrote. Greedy ones are left out: they repeat themselves."""
+    """The longer answers in a text that the target wrote. Greedy ones are left out, since they repeat themselves."""
     tokenizer = load_tokenizer(target)
     with gzip.open(text, "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
@@ -520,8 +520,8 @@ WRITERS: dict[str, Callable[[random.Random, Sequence[str]], str]] = {
 def training_prompts(
     n: int, seed: int = 0, tasks: Sequence[str] = tuple(WRITERS), quoted: Sequence[str] = ()
 ) -> list[dict[str, str]]:
-    """`n` prompts, all different, as {"task", "prompt"}: the tasks in turn, every second document from `quoted` if there
-    are any. ValueError where the templates do not give as many."""
+    """`n` prompts, all different, as {"task", "prompt"}: the tasks in turn, every second document from `quoted`, if
+    there are any. ValueError where the templates do not give as many."""
     rng = random.Random(seed)
     prompts: dict[str, str] = {}
     for i in range(n):

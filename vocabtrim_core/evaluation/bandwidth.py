@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from vocabtrim_core.evaluation.spread import Spread
+from vocabtrim_core.huge_pages import use_huge_pages
 from vocabtrim_core.models import LanguageModel
 
 # Several times the last-level cache of the machines that this runs on.
@@ -48,12 +49,15 @@ class Bound:
 
 
 def measure_bandwidth(device: torch.device | str = "cpu", repeats: int = 7) -> Bandwidth:
-    """Read a buffer much larger than the caches with all of torch's threads, cold.
+    """Read a buffer much larger than the caches with all of torch's threads, cold, in huge pages as weights are.
 
     It is read as float32 for weights of every dtype: bytes are bytes to the memory, and a sum of bfloat16 would be
     bound by its conversions instead.
     """
-    buffer = torch.ones(_BUFFER_BYTES // 4, dtype=torch.float32, device=device)
+    buffer = torch.empty(_BUFFER_BYTES // 4, dtype=torch.float32, device=device)
+    if buffer.device.type == "cpu":
+        use_huge_pages([(buffer.data_ptr(), buffer.nbytes)])
+    buffer.fill_(1)
     speeds = []
     for repeat in range(repeats + 1):
         began = time.perf_counter()

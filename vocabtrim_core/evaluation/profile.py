@@ -36,7 +36,7 @@ from vocabtrim_core.evaluation.trace import Trace, model_digests
 from vocabtrim_core.models import LanguageModel
 from vocabtrim_core.trees import TokenTree
 
-FORMAT = 1  # raise when what is timed, or how it is stored, changes
+FORMAT = 2  # raise when what is timed, or how it is stored, changes
 CYCLES = 4  # of a burst, the first one not counted
 DRAFTS = 5  # draft lengths timed, at most
 DAY = 86_400.0  # seconds, for which a profile is used
