@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from vocabtrim_core.huge_pages import use_huge_pages
-from vocabtrim_core.packing import Linear, can_pack
+from vocabtrim_core.layers import Linear, can_pack
 
 # Sizes of which a head keeps a packed copy: those of one comparison, and a few tried before.
 _PACKED_SIZES = 4

@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaModel, MistralModel, PreTrainedModel, Qwen2Model, Qwen3Model
 
 from vocabtrim_core.huge_pages import use_huge_pages
-from vocabtrim_core.packing import Linear, has_room
+from vocabtrim_core.layers import Linear, RmsNorm, fused, has_room
 from vocabtrim_core.trees import TokenTree
 
 COVERED: tuple[type[PreTrainedModel], ...] = (LlamaModel, MistralModel, Qwen2Model, Qwen3Model)
@@ -29,29 +29,13 @@ class NotCoveredError(Exception):
     """A body that the lean one does not compute; the message says what it has that is not covered."""
 
 
-class _RmsNorm:
-    """`torch.nn.functional.rms_norm` over the last of two dimensions, in half as many calls on a CPU."""
-
-    @torch.no_grad()
-    def __init__(self, weight: torch.Tensor, eps: float) -> None:
-        self._weight = weight.float()  # [H]
-        self._eps = self._weight.new_full((1, 1), eps)
-        self._mean = self._weight.new_full((len(weight), 1), 1 / len(weight))
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[n, H]"""
-        wide = x.float()
-        scale = torch.addmm(self._eps, wide * wide, self._mean).rsqrt_()  # [n, 1]
-        return (wide * scale).mul_(self._weight).to(x.dtype)
-
-
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    attention_norm: _RmsNorm
+    attention_norm: RmsNorm
     qkv: Linear
     query_key_norm: torch.Tensor | None  # [heads + kv heads, D]
     out: Linear
-    mlp_norm: _RmsNorm
+    mlp_norm: RmsNorm
     gate_up: Linear
     down: Linear
     window: int | None
@@ -86,7 +70,7 @@ class LeanBody:
         if not has_room(sum(weight.nbytes for weight in modules.layers.parameters())):
             raise NotCoveredError("there is no memory for a second, fused copy of its weights")
         self.embeddings: torch.Tensor = modules.embed_tokens.weight.detach()
-        self.norm = _RmsNorm(modules.norm.weight, self.eps)
+        self.norm = RmsNorm(modules.norm.weight, self.eps)
         self.frequencies: torch.Tensor = rotary.inv_freq.float()
         self.rotary_scale: float = rotary.attention_scaling
         self.layers = [self._layer(layer, config) for layer in modules.layers]
@@ -104,13 +88,13 @@ class LeanBody:
         # Qwen says it layer by layer, Mistral for all; Llama's config may hold one that its code does not use.
         window = config.sliding_window if type(attention).__name__ == "MistralAttention" else None
         return _Layer(
-            attention_norm=_RmsNorm(layer.input_layernorm.weight, self.eps),
-            qkv=_fused(attention.q_proj, attention.k_proj, attention.v_proj),
+            attention_norm=RmsNorm(layer.input_layernorm.weight, self.eps),
+            qkv=fused(attention.q_proj, attention.k_proj, attention.v_proj),
             query_key_norm=norms,
-            out=_fused(attention.o_proj),
-            mlp_norm=_RmsNorm(layer.post_attention_layernorm.weight, self.eps),
-            gate_up=_fused(mlp.gate_proj, mlp.up_proj),
-            down=_fused(mlp.down_proj),
+            out=fused(attention.o_proj),
+            mlp_norm=RmsNorm(layer.post_attention_layernorm.weight, self.eps),
+            gate_up=fused(mlp.gate_proj, mlp.up_proj),
+            down=fused(mlp.down_proj),
             window=getattr(attention, "sliding_window", window),
         )
 
@@ -129,15 +113,6 @@ def _projections(layer: Any) -> tuple[torch.nn.Module, ...]:
         *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
         *(mlp.gate_proj, mlp.up_proj, mlp.down_proj),
     )
-
-
-def _fused(*projections: torch.nn.Linear) -> Linear:
-    """One linear layer that gives the outputs of all, one after the other. A missing bias is zero where one has one."""
-    weight = torch.cat([projection.weight.detach() for projection in projections])
-    if all(projection.bias is None for projection in projections):
-        return Linear(weight)
-    biases = [p.weight.new_zeros(len(p.weight)) if p.bias is None else p.bias.detach() for p in projections]
-    return Linear(weight, torch.cat(biases))
 
 
 class LeanBackbone:

@@ -6,7 +6,7 @@
 Short prompts are filled-in templates of our own. Long ones quote documents: the running Python's language reference
 (`pydoc_data.topics`), docstrings and functions of its standard library, and `data/corpora/prose.jsonl`. With `--quote`,
 every second document is made of answers that the target wrote earlier (`write_text.py`), which are about more things.
-The result is the same for the same options and Python version, has no prompt twice, and shares none with `data/tasks` or
+The result is the same for the same options and Python version. It has no prompt twice, and none of `data/tasks` or
 `data/prompts.jsonl`, which measure the drafters (tests/drafters/test_training_prompts.py).
 """
 

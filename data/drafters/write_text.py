@@ -31,8 +31,8 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
+from vocabtrim_core.layers import Linear
 from vocabtrim_core.models import load_target
-from vocabtrim_core.packing import Linear
 from vocabtrim_core.tokenization import Tokenizer
 
 TEMPERATURES = (0.0, 0.5, 0.8)

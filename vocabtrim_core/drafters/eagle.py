@@ -24,7 +24,6 @@ from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line
-from vocabtrim_core.packing import pack
 from vocabtrim_core.passes import HeadPass, Steps, alone
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape, GrowingTree, top_children
@@ -258,7 +257,7 @@ def load(checkpoint: Checkpoint, target: LanguageModel) -> EagleModel:
         fc_bias="fc.bias" in tensors,
     )
     fill(network, tensors, name, dtype)
-    pack(network)
+    network.pack()
     return EagleModel(
         name=name,
         network=network,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import nn
@@ -17,6 +17,9 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig
 from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from vocabtrim_core.huge_pages import use_huge_pages
+from vocabtrim_core.layers import Linear, RmsNorm, fused
 
 
 class KeyValues(Protocol):
@@ -66,6 +69,23 @@ class EagleNetwork(nn.Module):
         self.midlayer = _Layer(config, version)
         self.norm = nn.RMSNorm(width, config.rms_norm_eps) if version == 3 else nn.Identity()
 
+    def pack(self) -> None:
+        """Lay the weights out for running, now that they are final: copies, which no later change reaches."""
+        layer = self.midlayer
+        attention, mlp = layer.self_attn, layer.mlp
+        attention.fused = fused(attention.q_proj, attention.k_proj, attention.v_proj)
+        mlp.fused = fused(mlp.gate_proj, mlp.up_proj)
+        packed = [attention.fused, mlp.fused]
+        for parent in (self, attention, mlp, layer):
+            for name, child in parent.named_children():
+                if isinstance(child, nn.RMSNorm):
+                    setattr(parent, name, _PackedNorm(child))
+                elif name in ("fc", "o_proj", "down_proj"):
+                    one = _PackedLinear(cast(nn.Linear, child))
+                    setattr(parent, name, one)
+                    packed.append(one.packed)
+        use_huge_pages(linear.block for linear in packed)
+
     def fuse(self, states: torch.Tensor) -> torch.Tensor:
         """Features [..., H] of the target's states, [..., fused] (EAGLE-3); the states themselves, [..., H] (EAGLE-1).
 
@@ -110,6 +130,30 @@ class EagleNetwork(nn.Module):
         return normed
 
 
+class _PackedLinear(nn.Module):
+    """In the place, and with the weights, of a linear layer."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight, self.bias = layer.weight, layer.bias
+        self.packed = fused(layer)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.packed(x)
+
+
+class _PackedNorm(nn.Module):
+    """In the place, and with the weights, of a norm."""
+
+    def __init__(self, norm: nn.RMSNorm) -> None:
+        super().__init__()
+        self.weight = norm.weight
+        self._norm = RmsNorm(norm.weight, cast(float, norm.eps))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._norm(x.flatten(0, -2)).view_as(x)
+
+
 class _Layer(nn.Module):
     """A Llama decoder layer. EAGLE-1's has no norm before its attention, EAGLE-3's one for each half of its input."""
 
@@ -132,9 +176,14 @@ class _Mlp(nn.Module):
         self.up_proj = nn.Linear(width, inner, bias=config.mlp_bias)
         self.down_proj = nn.Linear(inner, width, bias=config.mlp_bias)
         self.act = ACT2FN[config.hidden_act]
+        self.fused: Linear | None = None  # gate and up
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        output: torch.Tensor = self.down_proj(self.act(self.gate_proj(hidden)) * self.up_proj(hidden))
+        if self.fused is None:
+            gate, up = self.gate_proj(hidden), self.up_proj(hidden)
+        else:
+            gate, up = self.fused(hidden).chunk(2, -1)
+        output: torch.Tensor = self.down_proj(self.act(gate) * up)
         return output
 
 
@@ -152,12 +201,18 @@ class _Attention(nn.Module):
         self.v_proj = nn.Linear(inputs, self.kv_heads * self.head_dim, bias=config.attention_bias)
         self.o_proj = nn.Linear(heads * self.head_dim, config.hidden_size, bias=config.attention_bias)
         self.rotary = Rotary(config)
+        self.fused: Linear | None = None  # queries, keys and values
 
     def forward(self, inputs: torch.Tensor, positions: torch.Tensor, parts: Sequence[Part]) -> torch.Tensor:
-        cos, sin = self.rotary(positions, inputs.dtype)  # [L, d / 2]
-        queries = rotate(self._heads(self.q_proj(inputs)), cos, sin)  # [B, heads, L, d]
-        keys = rotate(self._heads(self.k_proj(inputs)), cos, sin)  # [B, kv heads, L, d]
-        values = self._heads(self.v_proj(inputs))
+        if self.fused is None:
+            projected = torch.cat([self.q_proj(inputs), self.k_proj(inputs), self.v_proj(inputs)], -1)
+        else:
+            projected = self.fused(inputs)
+        rotated = -self.kv_heads  # all but the values
+        projected = projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [B, heads + 2 kv heads, L, d]
+        queries_keys = rotate(projected[:, :rotated], *self.rotary(positions, inputs.dtype))
+        queries, keys = queries_keys[:, :rotated], queries_keys[:, rotated:]
+        values = projected[:, rotated:]
         sizes = [part.size for part in parts]
         mixed = [
             self._mixed(*split)
@@ -182,10 +237,6 @@ class _Attention(nn.Module):
         every = None if mask is None else mask.repeat(self.groups, 1)  # [groups * L, past + L]
         return scaled_dot_product_attention(folded, keys, values, attn_mask=every).view(batch, heads, count, width)
 
-    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
-        """[B, L, heads * d] to [B, heads, L, d]."""
-        return projected.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
 
 class Rotary(nn.Module):
     """Cosines and sines of rotary positions, looked up in a table that grows with the longest position."""
@@ -197,18 +248,18 @@ class Rotary(nn.Module):
         self._table: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def forward(self, positions: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-        """Each [L, d / 2] for `positions` int64[L]."""
+        """Each [L, d] for `positions` int64[L]; the sines' first half is negative."""
         table = self._table
         longest = int(positions.max()) + 1
         if table is None or longest > len(table[0]) or table[0].dtype != dtype:
             with torch.inference_mode(False):  # a table made while decoding serves training, too
                 angles = torch.outer(torch.arange(max(512, 2 * longest)).float(), self._frequencies)
-                table = ((angles.cos() * self._scale).to(dtype), (angles.sin() * self._scale).to(dtype))
+                cos, sin = angles.cos() * self._scale, angles.sin() * self._scale
+                table = torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
             self._table = table
         return table[0][positions], table[1][positions]
 
 
 def rotate(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotate [B, heads, L, d] by the angles of its L positions, [L, d / 2] each, each half against the other."""
-    first, second = states.chunk(2, dim=-1)
-    return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+    """Rotate [B, heads, L, d] by the angles of its L positions, [L, d] each as from `Rotary`."""
+    return torch.addcmul(states * cos, states.roll(states.shape[-1] // 2, -1), sin)
