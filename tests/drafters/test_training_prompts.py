@@ -34,10 +34,19 @@ def test_deterministic(prompts: list[dict[str, str]]) -> None:
 
 def test_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: asking for more than there are never ends."""
-    monkeypatch.setitem(WRITERS, "qa", lambda rng: rng.choice(("Why?", "How?")))
+    monkeypatch.setitem(WRITERS, "qa", lambda rng, quoted: rng.choice(("Why?", "How?")))
     assert len(training_prompts(18)) == 18
     with pytest.raises(ValueError, match=r"no more than 18 prompts .* qa"):
         training_prompts(700)
+
+
+def test_quotes_what_was_written() -> None:
+    """Bug: the answers given to quote are ignored, or push the other documents out."""
+    answers = [f"Answer {i} is about owls. " * 20 for i in range(20)]
+    quoted = training_prompts(60, seed=3, tasks=("rag", "summarisation"), quoted=answers)
+    share = sum("owls" in prompt["prompt"] for prompt in quoted if prompt["task"] == "summarisation") / 30
+    assert 0.2 < share < 0.8
+    assert {prompt["task"] for prompt in quoted} == {"rag", "summarisation"}
 
 
 def test_no_placeholder_is_left(prompts: list[dict[str, str]]) -> None:

@@ -63,6 +63,16 @@ def test_a_kept_trace_is_used_again_and_a_damaged_one_is_not(
         assert Trace.from_bytes(file.read_bytes(), trace_key(tiny_pair, PROMPTS, HOW, NEVER)).tokens == made.tokens
 
 
+def test_a_trace_that_cannot_be_read_is_said(tiny_pair: ModelPair, tmp_path: Path) -> None:
+    """Bug: a file that the user may not read ends in a traceback."""
+    kept_trace(tmp_path, tiny_pair, PROMPTS, HOW, NEVER, quiet)
+    (file,) = tmp_path.iterdir()
+    file.unlink()
+    file.mkdir()  # root may read every file, but no folder
+    with pytest.raises(SettingError, match=f"{file.name} cannot be read: .*Choose another folder"):
+        kept_trace(tmp_path, tiny_pair, PROMPTS, HOW, NEVER, quiet)
+
+
 def test_the_key_changes_with_everything_that_changes_the_trace(tiny_pair: ModelPair, tmp_path: Path) -> None:
     """Bug: a trace of other weights, another dtype, prompt, law, length or stop is served as this one."""
     other = load_model_of(tiny_pair, tmp_path)

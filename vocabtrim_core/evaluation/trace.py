@@ -143,6 +143,8 @@ def kept_trace(
         return Trace.from_bytes(path.read_bytes(), key)
     except (FileNotFoundError, ValueError):
         pass  # None there, or one that was damaged: it is made anew.
+    except OSError as error:
+        raise SettingError(f"The trace {path} cannot be read: {error.strerror}. Choose another folder.") from None
     trace = record(pair, prompts, settings, stop, on_progress)
     try:
         folder.mkdir(parents=True, exist_ok=True)
