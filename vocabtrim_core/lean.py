@@ -288,16 +288,12 @@ def _run(backbones: Sequence[LeanBackbone], blocks: Sequence[_Block]) -> list[to
         if layer.query_key_norm is not None:
             query_key = functional.rms_norm(query_key, [dim], None, body.eps) * layer.query_key_norm
         # x * cos + rotate_half(x) * sin
-        query_key = torch.addcmul(query_key * cos, query_key.roll(dim // 2, -1), sin)
-        queries = query_key[:, : body.heads].view(n, kv, group, dim)
-        keys = query_key[:, body.heads :].transpose(0, 1)  # [kv, n, D]
-        values = qkv[:, rotated:].transpose(0, 1)
+        torch.addcmul(query_key * cos, query_key.roll(dim // 2, -1), sin, out=qkv[:, :rotated])
+        queries = qkv[:, : body.heads].view(n, kv, group, dim)
+        keys_values = qkv[:, body.heads :].view(n, 2, kv, dim).permute(1, 2, 0, 3)  # [2, kv, n, D]
         attended = []
-        for block, query, key, value in zip(
-            blocks, queries.split(sizes), keys.split(sizes, 1), values.split(sizes, 1), strict=True
-        ):
-            block.written[index][0].copy_(key)
-            block.written[index][1].copy_(value)
+        for block, query, new in zip(blocks, queries.split(sizes), keys_values.split(sizes, 2), strict=True):
+            block.written[index].copy_(new)
             attended.append(block.attend(query, block.keys[index], block.values[index], block.biases[layer.window]))
         hidden = hidden + layer.out(_joined(attended))
         gate_up = layer.gate_up(layer.mlp_norm(hidden))
