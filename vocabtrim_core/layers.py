@@ -57,7 +57,7 @@ class Linear:
         return self._weight.data_ptr(), self._weight.nbytes
 
 
-def fused(*layers: torch.nn.Linear) -> Linear:
+def fused_linear(*layers: torch.nn.Linear) -> Linear:
     """One layer that gives the outputs of all, one after the other. A missing bias is zero where one has one."""
     weight = torch.cat([layer.weight.detach() for layer in layers])
     if all(layer.bias is None for layer in layers):

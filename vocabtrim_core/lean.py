@@ -14,7 +14,7 @@ import torch
 from transformers import LlamaModel, MistralModel, PreTrainedModel, Qwen2Model, Qwen3Model
 
 from vocabtrim_core.huge_pages import use_huge_pages
-from vocabtrim_core.layers import Linear, RmsNorm, fused, has_room
+from vocabtrim_core.layers import Linear, RmsNorm, fused_linear, has_room
 from vocabtrim_core.trees import TokenTree
 
 COVERED: tuple[type[PreTrainedModel], ...] = (LlamaModel, MistralModel, Qwen2Model, Qwen3Model)
@@ -89,12 +89,12 @@ class LeanBody:
         window = config.sliding_window if type(attention).__name__ == "MistralAttention" else None
         return _Layer(
             attention_norm=RmsNorm(layer.input_layernorm.weight, self.eps),
-            qkv=fused(attention.q_proj, attention.k_proj, attention.v_proj),
+            qkv=fused_linear(attention.q_proj, attention.k_proj, attention.v_proj),
             query_key_norm=norms,
-            out=fused(attention.o_proj),
+            out=fused_linear(attention.o_proj),
             mlp_norm=RmsNorm(layer.post_attention_layernorm.weight, self.eps),
-            gate_up=fused(mlp.gate_proj, mlp.up_proj),
-            down=fused(mlp.down_proj),
+            gate_up=fused_linear(mlp.gate_proj, mlp.up_proj),
+            down=fused_linear(mlp.down_proj),
             window=getattr(attention, "sliding_window", window),
         )
 

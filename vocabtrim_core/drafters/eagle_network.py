@@ -19,7 +19,7 @@ from transformers.activations import ACT2FN
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from vocabtrim_core.huge_pages import use_huge_pages
-from vocabtrim_core.layers import Linear, RmsNorm, fused
+from vocabtrim_core.layers import Linear, RmsNorm, fused_linear
 
 
 class KeyValues(Protocol):
@@ -73,8 +73,8 @@ class EagleNetwork(nn.Module):
         """Lay the weights out for running, now that they are final: copies, which no later change reaches."""
         layer = self.midlayer
         attention, mlp = layer.self_attn, layer.mlp
-        attention.fused = fused(attention.q_proj, attention.k_proj, attention.v_proj)
-        mlp.fused = fused(mlp.gate_proj, mlp.up_proj)
+        attention.fused = fused_linear(attention.q_proj, attention.k_proj, attention.v_proj)
+        mlp.fused = fused_linear(mlp.gate_proj, mlp.up_proj)
         packed = [attention.fused, mlp.fused]
         for parent in (self, attention, mlp, layer):
             for name, child in parent.named_children():
@@ -136,7 +136,7 @@ class _PackedLinear(nn.Module):
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.weight, self.bias = layer.weight, layer.bias
-        self.packed = fused(layer)
+        self.packed = fused_linear(layer)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.packed(x)
