@@ -70,12 +70,17 @@ def train(arguments: argparse.Namespace) -> None:
     del target
     data = Data(arguments.teacher)
     medusa = heads(width)
-    optimizer = torch.optim.AdamW(medusa.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+    matrices = [p for p in medusa.parameters() if p.dim() == 2]
+    others = [p for p in medusa.parameters() if p.dim() != 2]
+    optimizers: list[torch.optim.Optimizer] = [
+        torch.optim.Muon(matrices, weight_decay=0.0, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(others, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
     clock = Clock(arguments.minutes)
     for batch in data.epochs(arguments.batch_tokens):
         if clock.share >= 1:
             break
-        clock.set_rate([optimizer], arguments.learning_rate)
+        clock.set_rate(optimizers, arguments.learning_rate)
         columns = Columns(head, batch.top_ids)
         hidden = final_states(batch, width)
         loss, weight = torch.zeros(()), 0.0
@@ -87,9 +92,11 @@ def train(arguments: argparse.Namespace) -> None:
                 loss = loss + HEAD_WEIGHT**number * part
                 weight += HEAD_WEIGHT**number
         loss = loss / weight
-        optimizer.zero_grad(set_to_none=True)
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         clock.tick(int(batch.lengths.sum()), loss.item())
     found = agreement(medusa, head, data)
     print(found, flush=True)
