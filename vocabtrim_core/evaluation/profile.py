@@ -40,7 +40,7 @@ FORMAT = 2  # raise when what is timed, or how it is stored, changes
 CYCLES = 4  # of a burst, the first one not counted
 DRAFTS = 5  # draft lengths timed, at most
 DAY = 86_400.0  # seconds, for which a profile is used
-ROUNDS = 3
+ROUNDS = 6
 _ON = StopCondition(frozenset())
 
 
