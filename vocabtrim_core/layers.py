@@ -72,13 +72,13 @@ class RmsNorm:
 
     @torch.no_grad()
     def __init__(self, weight: torch.Tensor, eps: float) -> None:
-        self._weight = weight.float()  # [H]
+        self._weight = weight.to(torch.promote_types(weight.dtype, torch.float32))  # [H]
         self._eps = self._weight.new_full((1, 1), eps)
         self._share = 1 / len(weight)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """[n, H]"""
-        wide = x.float()
+        wide = x.to(self._weight.dtype)
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)  # [n, 1]
         scale = torch.addcmul(self._eps, length, length, value=self._share).rsqrt_()
         return (wide * scale).mul_(self._weight).to(x.dtype)
