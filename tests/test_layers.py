@@ -1,8 +1,9 @@
+import psutil
 import pytest
 import torch
 from torch.nn.functional import linear, rms_norm
 
-from vocabtrim_core.layers import Linear, RmsNorm, fused_linear
+from vocabtrim_core.layers import Linear, RmsNorm, fused_linear, has_room
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
 
@@ -28,6 +29,14 @@ def test_the_block_of_a_linear_layer_holds_its_weights() -> None:
     assert weight.nbytes <= size < 2 * weight.nbytes
     double = weight.double()  # not packed
     assert Linear(double).block == (double.data_ptr(), double.nbytes)
+
+
+def test_memory_that_holds_cached_files_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: only memory that nothing is in counts, so that weights are not packed after large files have been read."""
+    memory = psutil.virtual_memory()._replace(free=10**6, available=10**9)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+    assert has_room(4 * 10**8)
+    assert not has_room(6 * 10**8)
 
 
 @torch.no_grad()

@@ -6,8 +6,7 @@ them twice more. Packed, a pass over a few rows takes about half the time; the s
 
 from __future__ import annotations
 
-import os
-
+import psutil
 import torch
 
 # The number of rows that the layout is chosen for. One row's own layout is slower for float32 from three rows on.
@@ -25,12 +24,8 @@ def can_pack(weight: torch.Tensor) -> bool:
 
 
 def has_room(size: int) -> bool:
-    """Whether a copy of `size` bytes takes less than half of the memory that is free."""
-    try:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not a POSIX system
-        return True
-    return size < free / 2
+    """Whether a copy of `size` bytes takes less than half of the memory that can be had without swapping."""
+    return size < psutil.virtual_memory().available / 2
 
 
 class Linear:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.evaluation import shapes
 from vocabtrim_core.evaluation.latency import HeadTiming
 from vocabtrim_core.evaluation.papers import PUBLISHED
 from vocabtrim_core.evaluation.shapes import SHAPES, Shape, estimate, measure_shape, random_head
@@ -47,7 +47,8 @@ def test_a_small_shape_is_measured() -> None:
 
 def test_shapes_that_cannot_be_measured_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: a typed-in shape that fills the machine's memory and ends the app."""
-    monkeypatch.setattr(shapes, "available_memory", lambda: 10**9)
+    memory = psutil.virtual_memory()._replace(available=10**9)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     with pytest.raises(SettingError, match=r"half of the 1\.0 GB"):
         random_head(SHAPES[0])
     with pytest.raises(SettingError, match="outside what can be measured"):

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation.latency import HeadTiming, time_head
 from vocabtrim_core.evaluation.papers import Published
 from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.layers import has_room
 
 MAX_HIDDEN, MAX_VOCAB = 32_768, 1_000_000
-MEMORY_SHARE = 0.5
 _TILE = 256
 
 
@@ -81,8 +81,8 @@ class ShapeEstimate:
 
 def random_head(shape: Shape) -> RankedHead:
     """A bfloat16 head of this shape. SettingError where it would take more than half of the memory that is free."""
-    free = available_memory()
-    if free is not None and shape.head_bytes > MEMORY_SHARE * free:
+    if not has_room(shape.head_bytes):
+        free = psutil.virtual_memory().available
         raise SettingError(
             f"A head of {shape.hidden:,} x {shape.vocab:,} takes {shape.head_bytes / 1e9:.1f} GB, more than half of "
             f"the {free / 1e9:.1f} GB of memory that are free. Choose a smaller shape."
@@ -115,13 +115,3 @@ def estimate(shape: Shape, timings: Sequence[HeadTiming], table: Published, gamm
         tau * target / (target + gamma * (body + timing.cold.median)) for tau, timing in zip(taus, timings, strict=True)
     ]
     return ShapeEstimate(shape, tuple(timings), table, gamma, body, target, tuple(taus), tuple(speedups))
-
-
-def available_memory() -> int | None:
-    """Bytes that can be had without swapping; None where the system does not say."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return None
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    return found[0] if found else None
