@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import LlamaModel, MistralModel, PreTrainedModel, Qwen2Model, Qwen3Model
@@ -119,8 +119,8 @@ class LeanBackbone:
     """A lean body with a cache of the tokens that it has seen.
 
     With `fixed_rows`, every pass of at most so many tokens computes exactly so many rows, each attending on its own to
-    whole blocks of the cache, so that in bfloat16 a token's states have the same bits however it was run: alone, or
-    within a draft.
+    whole blocks of keys in the order of their positions, so that in bfloat16 a token's states have the same bits
+    however it was run: alone, or within a draft.
 
     `run_together` runs those of several sequences in one pass.
     """
@@ -185,13 +185,15 @@ class LeanBackbone:
         end = start + n
         keys_read = -(-end // _KEY_BLOCK) * _KEY_BLOCK if alone else end
         self._make_room(keys_read)
+        positions = columns = None
         if tree is None:
-            positions = None
             cos, sin = self._cos[start:end], self._sin[start:end]  # [n, 1, D]
         else:
             before = start + real - len(tree)
             positions = torch.cat([before + tree.depths, torch.arange(start + real, end)])
             cos, sin = self._cos[positions[-n:]], self._sin[positions[-n:]]
+            if alone:
+                columns = _path_columns(tree, before, n, real, keys_read)
         return _Block(
             ids=ids,
             real=real,
@@ -200,7 +202,13 @@ class LeanBackbone:
             written=self._cache[..., start:end, :].unbind(0),
             keys=self._cache[:, 0, None, :, :keys_read].unbind(0),
             values=self._cache[:, 1, None, :, :keys_read].unbind(0),
-            biases={w: self._bias(start, real, n, keys_read, tree, positions, w) for w in self._windows},
+            biases={
+                window: self._bias(start, real, n, keys_read, tree, positions, window)
+                if columns is None
+                else self._path_bias(cast(torch.Tensor, positions)[-n:], keys_read, window)
+                for window in self._windows
+            },
+            columns=columns,
             attend=_attend_alone if alone else _attend,
         )
 
@@ -239,10 +247,18 @@ class LeanBackbone:
         return bias
 
 
+    def _path_bias(self, positions: torch.Tensor, keys: int, window: int | None) -> torch.Tensor:
+        """As `_bias`, [n, keys], for rows at `positions` that read each key at its own position (`_path_columns`)."""
+        ago = positions[:, None] - torch.arange(keys)
+        hidden = (ago < 0) | (ago >= (keys if window is None else window))
+        return self.body.embeddings.new_zeros(hidden.shape).masked_fill_(hidden, -torch.inf)
+
+
 @dataclass(frozen=True, eq=False)
 class _Block:
     """The n rows that one sequence adds in a pass, the first `real` of which are its tokens; by layer, the places in
-    the cache that they write, [2, kv, n, D], and the keys and values that they read, each [1, kv, keys, D]."""
+    the cache that they write, [2, kv, n, D], and the keys and values that they read, each [1, kv, keys, D]. With
+    `columns` int64[n, keys], each row reads them in an order of its own."""
 
     ids: torch.Tensor
     real: int
@@ -252,6 +268,7 @@ class _Block:
     keys: tuple[torch.Tensor, ...]
     values: tuple[torch.Tensor, ...]
     biases: dict[int | None, torch.Tensor | None]  # by window
+    columns: torch.Tensor | None
     attend: Attend
 
 
@@ -294,7 +311,10 @@ def _run(backbones: Sequence[LeanBackbone], blocks: Sequence[_Block]) -> list[to
         attended = []
         for block, query, new in zip(blocks, queries.split(sizes), keys_values.split(sizes, 2), strict=True):
             block.written[index].copy_(new)
-            attended.append(block.attend(query, block.keys[index], block.values[index], block.biases[layer.window]))
+            keys, values = block.keys[index], block.values[index]
+            if block.columns is not None:
+                keys, values = (one[0, :, block.columns].transpose(0, 1) for one in (keys, values))  # [n, kv, keys, D]
+            attended.append(block.attend(query, keys, values, block.biases[layer.window]))
         hidden = hidden + layer.out(_joined(attended))
         gate_up = layer.gate_up(layer.mlp_norm(hidden))
         gate, up = gate_up.chunk(2, -1)
@@ -309,6 +329,17 @@ def _run(backbones: Sequence[LeanBackbone], blocks: Sequence[_Block]) -> list[to
 
 def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _path_columns(tree: TokenTree, before: int, n: int, real: int, keys: int) -> torch.Tensor:
+    """int64[n, keys]: where each row's key of every position is in the cache, for rows that end `tree`.
+
+    In a tree the tokens before a row are not where they would be alone, and sums change with the place of a term.
+    """
+    columns = torch.arange(keys).repeat(n, 1)
+    rows, nodes = tree.visible[-real:].nonzero(as_tuple=True)
+    columns[rows, before + tree.depths[nodes]] = before + nodes
+    return columns
 
 
 @lru_cache(maxsize=64)
@@ -340,7 +371,7 @@ def _attend_alone(
     n = len(queries)
     attended = torch.nn.functional.scaled_dot_product_attention(
         queries,
-        keys.expand(n, -1, -1, -1),
+        keys.expand(n, -1, -1, -1),  # [n, kv, m, D]
         values.expand(n, -1, -1, -1),
         None if bias is None else bias[:, None, None],
     )  # [n, kv, group, D]
