@@ -196,7 +196,7 @@ def test_with_fixed_rows_a_trees_path_has_the_bits_of_the_chain(family: str) -> 
     expected = torch.cat([alone.run(ids[i : i + 1]) for i in range(40, 300)])
     place, generator = 40, torch.Generator().manual_seed(2)
     while place < 280:
-        # The first node is the token emitted last, the others a tree below it: its deepest path is right, or part of it.
+        # The token emitted last with a tree below it, of which the deepest path is right, or a part of that.
         parents = [-1, *(int(torch.randint(node, (1,), generator=generator)) for node in range(1, 9))]
         tree = TokenTree(torch.tensor(parents))
         path = tree.path_to(int(tree.depths.argmax()))

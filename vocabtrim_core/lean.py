@@ -246,7 +246,6 @@ class LeanBackbone:
             bias.masked_fill_(hidden.to(bias.device), -torch.inf)
         return bias
 
-
     def _path_bias(self, positions: torch.Tensor, keys: int, window: int | None) -> torch.Tensor:
         """As `_bias`, [n, keys], for rows at `positions` that read each key at its own position (`_path_columns`)."""
         ago = positions[:, None] - torch.arange(keys)
