@@ -184,7 +184,7 @@ def test_a_settled_drafter_is_a_fresh_one(layout: str, shape: DraftShape, tmp_pa
     fresh.begin(torch.tensor(text), target_states(text, model.taps))
     ours, theirs = (alone(one.propose(shape, GREEDY, generator())) for one in (drafter, fresh))
     assert torch.equal(ours.ids, theirs.ids) and torch.equal(ours.tree.parents, theirs.tree.parents)
-    torch.testing.assert_close(ours.probs, theirs.probs, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(ours.probs, theirs.probs, rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
