@@ -33,11 +33,12 @@ class Linear:
 
     @torch.no_grad()
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self._packed = can_pack(weight)
-        self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS) if self._packed else weight
-        self._bias = bias
-        # Looked up here, since not every build of PyTorch has it.
-        self._multiply = torch.ops.mkldnn._linear_pointwise.default if self._packed else None
+        self._weight, self._bias = weight, bias
+        self._multiply = None
+        if can_pack(weight):
+            self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), _ROWS)
+            # Looked up here, since not every build of PyTorch has it.
+            self._multiply = torch.ops.mkldnn._linear_pointwise.default
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self._multiply is not None:
@@ -47,7 +48,7 @@ class Linear:
     @property
     def block(self) -> tuple[int, int]:
         """Address and bytes of the weights as they are read."""
-        if self._packed:
+        if self._multiply is not None:
             return torch.ops.mkldnn.data_ptr(self._weight), torch.ops.mkldnn._nbytes(self._weight)
         return self._weight.data_ptr(), self._weight.nbytes
 
