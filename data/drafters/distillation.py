@@ -81,6 +81,14 @@ class Data:
             shuffler.shuffle(batches)
             yield from map(self.batch, batches)
 
+    def sample(self, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Token ids int64[n] and the target's states float32[n, S] at them, of training rows drawn at random."""
+        assert self.states is not None
+        chosen = random.Random(0).sample(self.train, min(rows, len(self.train)))
+        ids = np.concatenate([self.rows[i].ids for i in chosen])
+        bits = np.concatenate([self.states[self.starts[i] : self.starts[i + 1]] for i in chosen])
+        return torch.from_numpy(ids), torch.from_numpy(bits).view(torch.bfloat16).float()
+
     def batch(self, indices: list[int]) -> Batch:
         ids = padded(self.rows, indices)
         rows = [self.rows[i] for i in indices]

@@ -94,10 +94,10 @@ def label(target_folder: Path, out: Path, texts: list[Path], taps: list[int]) ->
             tapped = torch.cat([hidden, *(output.hidden_states[tap] for tap in taps)], dim=-1)  # [B, L, S]
         for line, i in enumerate(batch):
             n, here = len(rows[i].ids), slice(starts[i], starts[i + 1])
-            logits = model.lm_head(hidden[line, :n]).float()  # [n, V]
-            values, ids = logits.topk(TOP)
+            probs = model.lm_head(hidden[line, :n]).float().softmax(-1)  # [n, V]
+            values, ids = probs.topk(TOP)
             top_ids[here] = ids.numpy()
-            top_probs[here] = (values - logits.logsumexp(-1, keepdim=True)).exp().numpy()
+            top_probs[here] = values.numpy()
             if states is not None:
                 states[here] = tapped[line, :n].contiguous().view(torch.uint16).numpy()
             done += n

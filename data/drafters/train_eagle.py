@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from copy_heads import with_copy_heads
 from distillation import Batch, Clock, Columns, Data, save
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig
@@ -33,44 +34,51 @@ DEPTHS = 4
 DEPTH_WEIGHT = 0.8
 # The share of the time at depth 0 only.
 FIRST_SHARE = 0.3
+# Rows of text that the copy heads are fitted to.
+SAMPLE_ROWS = 250
 
 
 class Unrolled:
-    """Keys and values of all depths so far, one block of L slots a depth, with what a slot may see of them: of the
-    first block everything up to itself, of the others itself only."""
+    """Keys and values of all depths so far: of depth 0 one block of `length` slots, of each later depth one of those
+    from `begin` on. A slot sees of the first block everything up to itself, of the others itself only."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, length: int, begin: int) -> None:
         self.length = 0
-        self._slots = slots
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        self._masks = [causal, causal[begin:]]
+        self._own = torch.eye(length - begin, dtype=torch.bool)
         self._keys: list[torch.Tensor] = []
         self._values: list[torch.Tensor] = []
 
     def extend(self, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         self._keys.append(keys)
         self._values.append(values)
-        self.length += self._slots
+        self.length += keys.shape[2]
         return torch.cat(self._keys, dim=2), torch.cat(self._values, dim=2)
 
     def mask(self) -> torch.Tensor:
-        """bool[L, (d + 1) * L] for the pass at depth d."""
-        causal = torch.ones(self._slots, self._slots, dtype=torch.bool).tril()
-        diagonal = torch.eye(self._slots, dtype=torch.bool)
-        return torch.cat([causal, *[diagonal] * (self.length // self._slots)], dim=1)
+        """bool[slots, slots of all blocks] for the next pass."""
+        depth = len(self._keys)
+        return torch.cat([self._masks[min(depth, 1)], *[self._own] * depth], dim=1)
 
 
 def features_by_depth(
-    network: EagleNetwork, embeddings: torch.nn.Embedding, batch: Batch, taps: int, depths: int
+    network: EagleNetwork, embeddings: torch.nn.Embedding, batch: Batch, taps: int, depths: int, begin: int = 0
 ) -> list[torch.Tensor]:
-    """What the head takes at each depth, [B, L, H]; slot i of depth d is about the token after i + 1 + d."""
+    """What the head takes at each depth, [B, L, H] at depth 0 and [B, L - `begin`, H] after it, whose slots before
+    `begin` are left out; slot i of depth d is about the token after i + 1 + d."""
     assert batch.states is not None
     width = embeddings.embedding_dim
     length = batch.ids.shape[1]
     features = network.fuse(batch.states[..., -taps * width :])  # [B, L, H]
-    past, outputs = Unrolled(length), []
+    past, outputs = Unrolled(length, begin), []
     for depth in range(depths):
-        following = torch.zeros_like(batch.ids)
-        following[:, : length - 1 - depth] = batch.ids[:, 1 + depth :]
-        positions = torch.arange(length) + depth
+        if depth == 1:
+            features = features[:, begin:]
+        first = begin if depth else 0
+        following = torch.zeros(len(batch.ids), length - first, dtype=torch.int64)
+        following[:, : max(length - 1 - depth - first, 0)] = batch.ids[:, first + 1 + depth :]
+        positions = torch.arange(first, length) + depth
         features = network(embeddings(following), features, positions, past.mask(), past)
         outputs.append(network.predict(features))
     return outputs
@@ -115,16 +123,21 @@ def train(arguments: argparse.Namespace) -> None:
     torch.manual_seed(0)
     target = AutoModelForCausalLM.from_pretrained(arguments.target, dtype=torch.float32)
     taps = [int(tap) for tap in arguments.taps.split(",")]
-    config = LlamaConfig.from_dict({**target.config.to_dict(), "num_hidden_layers": 1})
-    network = EagleNetwork(config, fused=len(taps) * config.hidden_size)
+    data = Data(arguments.teacher)
+    width = target.config.hidden_size
+    config = widened(target.config)
+    network = EagleNetwork(config, fused=len(taps) * width)
+    weights = start(target, taps)
     if arguments.start:
-        network.load_state_dict(load_file(arguments.start / "model.safetensors"))
-    else:
-        start(network, target, taps)
+        weights = {name: part.float() for name, part in load_file(arguments.start / "model.safetensors").items()}
     embeddings = target.model.embed_tokens.requires_grad_(False)
+    if len(weights["midlayer.self_attn.q_proj.weight"]) == width:
+        ids, states = data.sample(SAMPLE_ROWS)
+        states = states[:, -len(taps) * width :]
+        weights = with_copy_heads(weights, states, embeddings.weight, ids, config.head_dim // 2)
+    network.load_state_dict(weights)
     head = target.lm_head.weight.detach().to(torch.bfloat16)
     del target
-    data = Data(arguments.teacher)
     matrices = [p for p in network.parameters() if p.dim() == 2]
     others = [p for p in network.parameters() if p.dim() != 2]
     optimizers: list[torch.optim.Optimizer] = [
@@ -154,11 +167,17 @@ def train(arguments: argparse.Namespace) -> None:
         depths = 1 if share < FIRST_SHARE else chooser.choice(range(2, DEPTHS + 1))
         columns = Columns(head, batch.top_ids)
         loss, weight = torch.zeros(()), 0.0
+        # Nothing is drafted inside a prompt: it is context, and text to learn from at depth 0, and that is most of it.
+        begin = max(int(batch.answer_starts.min()) - 2, 0)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            for depth, hidden in enumerate(features_by_depth(network, embeddings, batch, len(taps), depths)):
+            for depth, hidden in enumerate(features_by_depth(network, embeddings, batch, len(taps), depths, begin)):
                 positions = batch.labelled(1 + depth)
+                if depth:
+                    positions[:, :begin] = False
                 top_ids, top_probs = batch.labels(1 + depth, positions)
-                part = columns.cross_entropy(hidden[positions].to(torch.bfloat16), top_ids, top_probs)
+                part = columns.cross_entropy(
+                    hidden[positions[:, -hidden.shape[1] :]].to(torch.bfloat16), top_ids, top_probs
+                )
                 loss = loss + DEPTH_WEIGHT**depth * part
                 weight += DEPTH_WEIGHT**depth
         loss = loss / weight
@@ -175,23 +194,37 @@ def train(arguments: argparse.Namespace) -> None:
     checkpoint(rows=None)
 
 
+def widened(target: LlamaConfig) -> LlamaConfig:
+    """The drafter's configuration: one layer, with room for copy heads."""
+    one = {**target.to_dict(), "num_hidden_layers": 1}
+    share = target.num_attention_heads // target.num_key_value_heads
+    one["head_dim"] = 2 * target.hidden_size // target.num_attention_heads
+    one["num_attention_heads"] = target.num_attention_heads + share
+    one["num_key_value_heads"] = target.num_key_value_heads + 1
+    one["rope_parameters"] = {**target.rope_parameters, "rope_theta": target.rope_parameters["rope_theta"] ** 2}
+    return LlamaConfig.from_dict(one)
+
+
 @torch.no_grad()
-def start(network: EagleNetwork, target: torch.nn.Module, taps: list[int]) -> None:
-    """The layer starts from the target's last one, which reads the feature; the feature from the last tapped state."""
+def start(target: torch.nn.Module, taps: list[int]) -> dict[str, torch.Tensor]:
+    """Weights of a layer like the target's last one, which reads the feature; the feature is the last tapped state."""
     width = target.config.hidden_size
-    last, mine = target.model.layers[-1], network.midlayer
-    network.norm.weight.copy_(target.model.norm.weight)
-    network.fc.weight.normal_(std=0.01)
-    network.fc.weight[:, -width:] += torch.eye(width)
+    last = target.model.layers[-1]
+    weights = {
+        "fc.weight": 0.01 * torch.randn(width, len(taps) * width),
+        "norm.weight": target.model.norm.weight,
+        "midlayer.input_layernorm.weight": torch.ones(width),
+        "midlayer.hidden_norm.weight": last.input_layernorm.weight,
+        "midlayer.post_attention_layernorm.weight": last.post_attention_layernorm.weight,
+        "midlayer.self_attn.o_proj.weight": last.self_attn.o_proj.weight,
+    }
+    weights["fc.weight"][:, -width:] += torch.eye(width)
     for name in ("q_proj", "k_proj", "v_proj"):
-        weight = getattr(mine.self_attn, name).weight
-        weight.normal_(std=0.02)
-        weight[:, width:] += getattr(last.self_attn, name).weight
-    mine.self_attn.o_proj.weight.copy_(last.self_attn.o_proj.weight)
+        known = getattr(last.self_attn, name).weight
+        weights[f"midlayer.self_attn.{name}.weight"] = torch.cat([0.02 * torch.randn_like(known), known], dim=1)
     for name in ("gate_proj", "up_proj", "down_proj"):
-        getattr(mine.mlp, name).weight.copy_(getattr(last.mlp, name).weight)
-    mine.hidden_norm.weight.copy_(last.input_layernorm.weight)
-    mine.post_attention_layernorm.weight.copy_(last.post_attention_layernorm.weight)
+        weights[f"midlayer.mlp.{name}.weight"] = getattr(last.mlp, name).weight
+    return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
 if __name__ == "__main__":

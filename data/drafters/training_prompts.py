@@ -1,11 +1,11 @@
 """Prompts to distil drafters on: seven kinds of task, built from templates, topics and documents that are at hand.
 
     python data/drafters/training_prompts.py OUT.jsonl [--n 600] [--seed 0] [--tasks rag,summarisation]
-        [--quote TARGET_FOLDER TEXT.jsonl.gz]
+        [--documents DOCUMENTS.jsonl]
 
 Short prompts are filled-in templates of our own. Long ones quote documents: the running Python's language reference
-(`pydoc_data.topics`), docstrings and functions of its standard library, and `data/corpora/prose.jsonl`. With `--quote`,
-every second document is made of answers that the target wrote earlier (`write_text.py`), which are about more things.
+(`pydoc_data.topics`), docstrings and functions of its standard library, and `data/corpora/prose.jsonl`. With
+`--documents`, three of four documents and German texts are from that file (`documents.py` writes one).
 The result is the same for the same options and Python version. It has no prompt twice, and none of `data/tasks` or
 `data/prompts.jsonl`, which measure the drafters (tests/drafters/test_training_prompts.py).
 """
@@ -15,23 +15,19 @@ from __future__ import annotations
 import argparse
 import ast
 import functools
-import gzip
 import json
 import random
-import sys
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from pydoc_data.topics import topics as REFERENCE  # noqa: N812
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
-
-from vocabtrim_core.tokenization import load_tokenizer
 
 PROSE = Path(__file__).parent.parent / "corpora" / "prose.jsonl"
 # About 4.2 characters a token in this text: 200 to 900 tokens.
 SHORTEST, LONGEST = 850, 3700
 SHORTEST_PASSAGE = 250
+QUOTED_SHARE = 0.75
 TRIES = 200
 
 
@@ -397,7 +393,7 @@ def cut(text: str, characters: int, rng: random.Random) -> str:
     paragraphs = [part.strip("\n") for part in text.split("\n\n") if part.strip()]
     start = rng.randrange(len(paragraphs))
     # Not so late that little is left.
-    while start and sum(map(len, paragraphs[start:])) < min(SHORTEST, characters):
+    while start and sum(map(len, paragraphs[start:])) < characters:
         start -= 1
     end, size = start, 0
     while end < len(paragraphs) and (end == start or size + len(paragraphs[end]) <= characters):
@@ -409,20 +405,34 @@ def cut(text: str, characters: int, rng: random.Random) -> str:
     return textwrap.dedent(taken)
 
 
-def answers(target: Path, text: Path) -> list[str]:
-    """The longer answers in a text that the target wrote. Greedy ones are left out, since they repeat themselves."""
-    tokenizer = load_tokenizer(target)
-    with gzip.open(text, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    long = (row["answer_ids"][:-1] for row in rows if row["temperature"] != 0 and len(row["answer_ids"]) >= 100)
-    return [tokenizer.decode(ids).strip() for ids in long]
+@dataclass(frozen=True)
+class Quotable:
+    """Texts from elsewhere: English documents of any length, and short German texts."""
+
+    english: Sequence[str] = ()
+    german: Sequence[str] = ()
 
 
-def document(rng: random.Random, quoted: Sequence[str] = ()) -> str:
+NOTHING = Quotable()
+
+
+def read_documents(path: Path) -> Quotable:
+    with path.open(encoding="utf-8") as lines:
+        records = [json.loads(line) for line in lines]
+    english, german = (
+        [record["text"] for record in records if record["language"] == language] for language in ("English", "German")
+    )
+    return Quotable(english, german)
+
+
+def document(rng: random.Random, quotable: Quotable = NOTHING) -> str:
     """A document of SHORTEST to LONGEST characters."""
     characters = rng.randint(SHORTEST, LONGEST)
-    if quoted and rng.random() < 0.5:
-        return cut("\n\n".join(rng.sample(quoted, 8)), characters, rng)
+    if quotable.english and rng.random() < QUOTED_SHARE:
+        text = ""
+        while len(text) < characters:
+            text += rng.choice(quotable.english) + "\n\n"
+        return cut(text, characters, rng)
     while True:
         kind = rng.random()
         if kind < 0.6:
@@ -442,14 +452,16 @@ def document(rng: random.Random, quoted: Sequence[str] = ()) -> str:
 # ---- prompts --------------------------------------------------------------------------------------------------------
 
 
-def conversation(rng: random.Random, quoted: Sequence[str]) -> str:
+def conversation(rng: random.Random, quotable: Quotable) -> str:
     topic, other = rng.sample(TOPICS, 2)
     return rng.choice(CONVERSATION).format(topic=topic, other=other) + rng.choice(STYLES)
 
 
-def translation(rng: random.Random, quoted: Sequence[str]) -> str:
+def translation(rng: random.Random, quotable: Quotable) -> str:
     # Half of them from German, as in WMT's test sets.
     language = rng.choice(["German"] * 4 + ["French", "French", "Spanish", "Spanish", "Italian", "English", "English"])
+    if language == "German" and quotable.german and rng.random() < QUOTED_SHARE:
+        return rng.choice(INTO_ENGLISH).format(source=language, text=rng.choice(quotable.german))
     openings, clauses, endings = SENTENCES[language]
     count = rng.choice([1, 1, 2, 2, 3])
     parts = zip(rng.sample(openings, count), rng.sample(clauses, count), rng.sample(endings, count), strict=True)
@@ -460,7 +472,7 @@ def translation(rng: random.Random, quoted: Sequence[str]) -> str:
     return rng.choice(INTO_ENGLISH).format(source=language, text=text)
 
 
-def qa(rng: random.Random, quoted: Sequence[str]) -> str:
+def qa(rng: random.Random, quotable: Quotable) -> str:
     concept, other_concept = rng.sample(CONCEPTS, 2)
     country, other_country = rng.sample(COUNTRIES, 2)
     question = rng.choice(QA).format(
@@ -470,7 +482,7 @@ def qa(rng: random.Random, quoted: Sequence[str]) -> str:
     return question + rng.choice(("", "", "", " Answer briefly.", " Answer in one sentence.", " Explain your answer."))
 
 
-def math(rng: random.Random, quoted: Sequence[str]) -> str:
+def math(rng: random.Random, quotable: Quotable) -> str:
     name, other = rng.sample(NAMES, 2)
     a, b, c = rng.randint(6, 24), rng.randint(2, 9), rng.randint(2, 12)
     question = rng.choice(MATH).format(
@@ -480,21 +492,21 @@ def math(rng: random.Random, quoted: Sequence[str]) -> str:
     return question + rng.choice(MATH_STYLES)
 
 
-def code(rng: random.Random, quoted: Sequence[str]) -> str:
+def code(rng: random.Random, quotable: Quotable) -> str:
     if rng.random() < 0.6:
         return rng.choice(CODE).format(language=rng.choice(LANGUAGES), task=rng.choice(JOBS))
     source, bare, head = rng.choice(library()[1])
     return rng.choice(CODE_READING).format(source=source, bare=bare, head=head)
 
 
-def summarisation(rng: random.Random, quoted: Sequence[str]) -> str:
-    return rng.choice(SUMMARY).format(text=document(rng, quoted))
+def summarisation(rng: random.Random, quotable: Quotable) -> str:
+    return rng.choice(SUMMARY).format(text=document(rng, quotable))
 
 
-def rag(rng: random.Random, quoted: Sequence[str]) -> str:
+def rag(rng: random.Random, quotable: Quotable) -> str:
     while True:
         count = rng.randint(2, 4)
-        passages = [cut(document(rng, quoted), rng.randint(350, 900), rng) for _ in range(count)]
+        passages = [cut(document(rng, quotable), rng.randint(350, 900), rng) for _ in range(count)]
         if min(map(len, passages)) < SHORTEST_PASSAGE:
             continue
         # Ask for something, by its ending a noun, that is in one of the passages and not in the others.
@@ -511,23 +523,23 @@ def rag(rng: random.Random, quoted: Sequence[str]) -> str:
     return rng.choice(RAG).format(passages=numbered, question=question, lower_question=lower_question)
 
 
-WRITERS: dict[str, Callable[[random.Random, Sequence[str]], str]] = {
+WRITERS: dict[str, Callable[[random.Random, Quotable], str]] = {
     "translation": translation, "conversation": conversation, "rag": rag, "math": math, "qa": qa,
     "summarisation": summarisation, "code": code,
 }  # fmt: skip
 
 
 def training_prompts(
-    n: int, seed: int = 0, tasks: Sequence[str] = tuple(WRITERS), quoted: Sequence[str] = ()
+    n: int, seed: int = 0, tasks: Sequence[str] = tuple(WRITERS), quotable: Quotable = NOTHING
 ) -> list[dict[str, str]]:
-    """`n` prompts, all different, as {"task", "prompt"}: the tasks in turn, every second document from `quoted`, if
-    there are any. ValueError where the templates do not give as many."""
+    """`n` prompts, all different, as {"task", "prompt"}: the tasks in turn, with `quotable` texts, if there
+    are any. ValueError where the templates do not give as many."""
     rng = random.Random(seed)
     prompts: dict[str, str] = {}
     for i in range(n):
         task = tasks[i % len(tasks)]
         for _ in range(TRIES):
-            prompt = WRITERS[task](rng, quoted)
+            prompt = WRITERS[task](rng, quotable)
             if prompt not in prompts:
                 prompts[prompt] = task
                 break
@@ -538,8 +550,8 @@ def training_prompts(
 
 def main(arguments: argparse.Namespace) -> None:
     with arguments.out.open("w", encoding="utf-8", newline="\n") as out:
-        quoted = answers(*arguments.quote) if arguments.quote else []
-        for record in training_prompts(arguments.n, arguments.seed, arguments.tasks.split(","), quoted):
+        quotable = read_documents(arguments.documents) if arguments.documents else NOTHING
+        for record in training_prompts(arguments.n, arguments.seed, arguments.tasks.split(","), quotable):
             out.write(json.dumps(record, ensure_ascii=False) + "\n")
 
 
@@ -549,5 +561,5 @@ if __name__ == "__main__":
     parser.add_argument("--n", type=int, default=600)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tasks", default=",".join(WRITERS))
-    parser.add_argument("--quote", type=Path, nargs=2, metavar=("TARGET_FOLDER", "TEXT.jsonl.gz"))
+    parser.add_argument("--documents", type=Path)
     main(parser.parse_args())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import LlamaConfig
 
@@ -41,7 +42,8 @@ def random_batch(rows: int = 2) -> Batch:
     return Batch(ids, torch.tensor([LENGTH, LENGTH - 2]), torch.tensor([3, 2]), top_ids, top_probs, states)
 
 
-def test_every_depth_of_the_training_is_what_drafting_would_give() -> None:
+@pytest.mark.parametrize("begin", [0, 1])
+def test_every_depth_of_the_training_is_what_drafting_would_give(begin: int) -> None:
     """Would catch a mask, a position or a shifted token that makes the drafter train for something it never sees."""
     torch.manual_seed(1)
     config = LlamaConfig(
@@ -52,16 +54,17 @@ def test_every_depth_of_the_training_is_what_drafting_would_give() -> None:
     batch = random_batch()
     assert batch.states is not None
     with torch.no_grad():
-        outputs = features_by_depth(network, embeddings, batch, TAPS, DEPTHS)
+        outputs = features_by_depth(network, embeddings, batch, TAPS, DEPTHS, begin)
         for row in range(2):
-            for slot in range(LENGTH - DEPTHS - 1):
+            for slot in range(begin, LENGTH - DEPTHS - 1):
                 cache = Cache()
                 features = network.fuse(batch.states[row : row + 1, : slot + 1, WIDTH:])
                 tokens = embeddings(batch.ids[row : row + 1, 1 : slot + 2])
                 drafted = network(tokens, features, torch.arange(slot + 1), None, cache)[:, -1:]
                 for depth in range(DEPTHS):
                     expected = network.predict(drafted)[0, 0]
-                    torch.testing.assert_close(outputs[depth][row, slot], expected, atol=1e-5, rtol=1e-4)
+                    found = outputs[depth][row, slot - begin if depth else slot]
+                    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
                     token = embeddings(batch.ids[row : row + 1, slot + 2 + depth : slot + 3 + depth])
                     drafted = network(token, drafted, torch.tensor([slot + 1 + depth]), None, cache)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 import sys
 from collections import Counter
@@ -11,7 +12,7 @@ from vocabtrim_core.prompts import TASKS, read_prompts, task_prompts
 
 DATA = Path(__file__).parent.parent.parent / "data"
 sys.path.insert(0, str(DATA / "drafters"))
-from training_prompts import LONGEST, SHORTEST, WRITERS, document, training_prompts  # noqa: E402
+from training_prompts import LONGEST, SHORTEST, WRITERS, document, read_documents, training_prompts  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -34,19 +35,24 @@ def test_deterministic(prompts: list[dict[str, str]]) -> None:
 
 def test_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: asking for more than there are never ends."""
-    monkeypatch.setitem(WRITERS, "qa", lambda rng, quoted: rng.choice(("Why?", "How?")))
+    monkeypatch.setitem(WRITERS, "qa", lambda rng, quotable: rng.choice(("Why?", "How?")))
     assert len(training_prompts(18)) == 18
     with pytest.raises(ValueError, match=r"no more than 18 prompts .* qa"):
         training_prompts(700)
 
 
-def test_quotes_what_was_written() -> None:
-    """Bug: the answers given to quote are ignored, or push the other documents out."""
-    answers = [f"Answer {i} is about owls. " * 20 for i in range(20)]
-    quoted = training_prompts(60, seed=3, tasks=("rag", "summarisation"), quoted=answers)
-    share = sum("owls" in prompt["prompt"] for prompt in quoted if prompt["task"] == "summarisation") / 30
-    assert 0.2 < share < 0.8
-    assert {prompt["task"] for prompt in quoted} == {"rag", "summarisation"}
+def test_quotes_documents_from_elsewhere(tmp_path: Path) -> None:
+    """Bug: the documents are ignored, push the others out, or a German one is to be summarised in English."""
+    lines = [{"language": "English", "text": f"Document {i} is about owls. " * 20} for i in range(20)]
+    lines += [{"language": "German", "text": f"Satz {i} handelt von Eulen."} for i in range(20)]
+    (tmp_path / "documents.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    quotable = read_documents(tmp_path / "documents.jsonl")
+    prompts = training_prompts(90, seed=3, tasks=("translation", "rag", "summarisation"), quotable=quotable)
+    by_task = {task: [one["prompt"] for one in prompts if one["task"] == task] for task in TASKS}
+    assert 0.5 < sum("owls" in prompt for prompt in by_task["summarisation"]) / 30 < 0.95
+    assert any("owls" in prompt for prompt in by_task["rag"])
+    assert 5 < sum("Eulen" in prompt for prompt in by_task["translation"]) < 20
+    assert not any("Eulen" in prompt for prompt in by_task["summarisation"] + by_task["rag"])
 
 
 def test_no_placeholder_is_left(prompts: list[dict[str, str]]) -> None:

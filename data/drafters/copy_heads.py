@@ -1,0 +1,135 @@
+"""Attention heads that start as copiers, for an EAGLE-3 layer that was taken from the target.
+
+What a model repeats from its context it finds by induction: attend to where the last tokens stood before, and expect
+the one that followed them there (Olsson et al., arXiv 2209.11895). A target builds that of two layers. A drafter has
+one, and does not find it by itself in a training of hours; but one is enough. Slot j holds the target's feature of
+token j beside the embedding of token j + 1: where the feature tells tokens j - 1 and j, a query for the last two tokens
+finds the slot, whose embedding is what followed.
+
+So the feature is given a code of both, in the directions that it uses least, and the layer a group of heads that look
+for it. Heads are twice as wide as the target's, at the squared rotary base: their first pairs then turn as the target's
+do, the others hardly at all, so that tokens are found at any distance.
+"""
+
+from __future__ import annotations
+
+import torch
+
+# The share of a head's numbers that look for one of the two tokens: of 128, those of pairs that turn by less than half
+# a radian in 1,000 tokens.
+CODE_SHARE_OF_HEAD = 0.355
+# How large the code is beside the feature, by energy.
+CODE_ENERGY = 0.001
+# How much a slot whose two tokens are those looked for is above others, before the softmax.
+SHARPNESS = 30.0
+# By how much the logit of a token that was found for sure is raised, before training.
+STRENGTH = 8.0
+
+
+def with_copy_heads(
+    weights: dict[str, torch.Tensor], states: torch.Tensor, embeddings: torch.Tensor, ids: torch.Tensor, head_dim: int
+) -> dict[str, torch.Tensor]:
+    """An EAGLE-3 layer's `weights` with heads of twice their `head_dim` and one more group of them, which copies.
+
+    Fitted to a text: tokens int64[n] `ids`, the target's tapped `states` float[n, taps * H] at them, and all token
+    `embeddings` [V, H]. But for what the new group adds, the layer gives nearly what it gave.
+    """
+    attention = "midlayer.self_attn.{}_proj.weight".format
+    queries, keys, values, output = (weights[attention(name)] for name in ("q", "k", "v", "o"))
+    width, share = len(output), len(queries) // len(keys)
+    named = _normed(embeddings[ids[1:]]) * weights["midlayer.input_layernorm.weight"]  # what a slot reads of a token
+    before = _normed(embeddings[ids[:-1]]) * weights["midlayer.input_layernorm.weight"]
+    states = states[1:]
+    wide = 2 * head_dim
+    code = int(CODE_SHARE_OF_HEAD * wide)
+
+    looks, finds, likeness = canonical(named, states, code)
+    looks_before, finds_before, likeness_before = canonical(before, states, code)
+    mine = regression(states, named @ looks_before)
+    codes = torch.cat([finds, finds_before, mine], dim=1)  # [taps * H, 3 * code]
+    features = states @ weights["fc.weight"].T  # [n, H]
+    quiet = torch.linalg.eigh(torch.cov(features.T)).eigenvectors[:, : codes.shape[1]]  # [H, 3 * code]
+    size = (CODE_ENERGY * features.square().sum(-1).mean() / codes.shape[1]).sqrt()
+    fuse = weights["fc.weight"] - quiet @ (quiet.T @ weights["fc.weight"]) + size * quiet @ codes.T
+    features = states @ fuse.T
+
+    # A slot reads its feature normed, and so the code in it.
+    norm = weights["midlayer.hidden_norm.weight"]
+    scale = size / features.square().mean(-1).sqrt().mean()
+    self_code, before_code, my_code = (quiet / norm[:, None] / scale).split(code, dim=1)  # [H, code] each
+    slow = torch.arange(wide // 2 - code, wide // 2)
+    slow = torch.cat([slow, slow + wide // 2])  # the places of the pairs that turn slowest
+    query, key = 0.02 * torch.randn(wide, 2 * width), torch.zeros(wide, 2 * width)
+    gain = (SHARPNESS * wide**0.5 / (likeness.square().sum() + likeness_before.square().sum())) ** 0.5
+    query[slow] = 0
+    query[slow[:code], :width] = gain * (looks * likeness).T
+    query[slow[code:], width:] = gain * (my_code * likeness_before).T
+    key[slow[:code], width:] = gain * (self_code * likeness).T
+    key[slow[code:], width:] = gain * (before_code * likeness_before).T
+    carries, back = carrier(embeddings, wide)
+    value = torch.cat([regression(named, embeddings[ids[1:]] @ carries).T, torch.zeros(wide, width)], dim=1)
+    back = back / weights["norm.weight"][:, None]
+    # The logits that a token gets from what is copied are those of `back`, over the size of all that is normed.
+    back = back * STRENGTH * features.square().mean(-1).sqrt().mean() / wide
+
+    # A wider head divides its scores by more. Of what is new in the old heads only one factor of each product is zero,
+    # or else neither would ever learn.
+    old_queries, old_keys = 2**0.5 * _spread(queries, head_dim, 0.02), _spread(keys, head_dim)
+    old_values = values.unflatten(0, (-1, head_dim))
+    old_values = torch.cat([old_values, value[:head_dim].expand_as(old_values)], dim=1).flatten(0, 1)
+    old_output = output.unflatten(1, (-1, head_dim))
+    old_output = torch.cat([old_output, torch.zeros_like(old_output)], dim=2).flatten(1)
+    return {
+        **weights,
+        "fc.weight": fuse,
+        attention("q"): torch.cat([old_queries, *[query] * share]),
+        attention("k"): torch.cat([old_keys, key]),
+        attention("v"): torch.cat([old_values, value]),
+        attention("o"): torch.cat([old_output, *[back / share] * share], dim=1),
+    }
+
+
+def carrier(embeddings: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Maps [H, size] of a token's embedding to what a head carries of it, and [H, size] back, after which the logit of
+    a token is `size` times the cosine of what is carried of it and of the token that was copied, on average."""
+    variances, directions = torch.linalg.eigh(torch.cov(embeddings.T))
+    carries = directions[:, -size:] / variances[-size:].sqrt()
+    return carries, carries
+
+
+def canonical(x: torch.Tensor, y: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Canonical correlations of samples x [n, X] and y [n, Y].
+
+    Maps [X, count] and [Y, count] to coordinates of variance 1, the i-th ones of which agree as much as those before
+    leave, and how much [count].
+    """
+    x_map, y_map = _whitening(x), _whitening(y)
+    shared = x_map.T @ (x - x.mean(0)).T @ (y - y.mean(0)) @ y_map / len(x)
+    left, correlations, right = torch.linalg.svd(shared)
+    return x_map @ left[:, :count], y_map @ right.T[:, :count], correlations[:count]
+
+
+def regression(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The map [X, Y] that gives y [n, Y] of x [n, X] with the least squared error."""
+    products = x.T @ x
+    ridge = 1e-3 * products.diagonal().mean() * torch.eye(len(products))
+    return torch.linalg.solve(products + ridge, x.T @ y)
+
+
+def _whitening(x: torch.Tensor) -> torch.Tensor:
+    variance = torch.cov(x.T)
+    # A sample has directions in which it hardly varies; they must not be blown up.
+    variance = variance + 1e-3 * variance.diagonal().mean() * torch.eye(len(variance))
+    return torch.linalg.inv(torch.linalg.cholesky(variance)).T
+
+
+def _spread(part: torch.Tensor, head_dim: int, new: float = 0.0) -> torch.Tensor:
+    """Queries or keys in heads of twice the width: their rotary pairs come first; the others are random, like `new`."""
+    half = head_dim // 2
+    first, second = part.unflatten(0, (-1, 2, half)).unbind(1)  # [heads, half, inputs]
+    others = (new * torch.randn_like(part)).unflatten(0, (-1, 2, half)).unbind(1)
+    return torch.cat([first, others[0], second, others[1]], dim=1).flatten(0, 1)
+
+
+def _normed(x: torch.Tensor) -> torch.Tensor:
+    return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
