@@ -39,7 +39,8 @@ def brown(folder: Path) -> Iterator[str]:
         for paragraph in path.read_text(encoding="utf-8").split("\n\n"):
             words = " ".join(word.rpartition("/")[0] for word in paragraph.split())
             words = re.sub(r"`` ?", '"', words).replace(" ''", '"').replace("''", '"')
-            words = re.sub(r" ([,.;:?!)])(?: [,.;:?!])*", r"\1", words).replace("( ", "(")
+            # The corpus writes some punctuation twice.
+            words = re.sub(r" ([,.;:?!])(?: \1)*", r"\1", words).replace("( ", "(").replace(" )", ")")
             if words:
                 paragraphs.append(words)
         # The samples' lines are sentences; four of them make a paragraph to read.

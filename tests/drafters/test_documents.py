@@ -31,7 +31,7 @@ def test_handbook_paragraphs(tmp_path: Path) -> None:
     long = "A paragraph of <a href='x'>some</a>\n length, about a package manager."
     (folder / "page.html").write_text(
         f"<html xmlns='http://www.w3.org/1999/xhtml'><body><h1>Menu</h1><div class='para'>{long}</div>"
-        "<div class='para'>Short.</div><div class='other'>No paragraph of the text, but long enough.</div></body></html>"
+        "<div class='para'>Short.</div><div class='other'>No paragraph of the text, though long</div></body></html>"
     )
     (folder / "empty.html").write_text("<html xmlns='http://www.w3.org/1999/xhtml'><body/></html>")
     assert list(handbook(tmp_path, "en-US")) == ["A paragraph of some length, about a package manager."]
