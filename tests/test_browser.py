@@ -89,7 +89,7 @@ def settled(page: Page) -> None:
     """Wait until the page has run to its end; no traceback may show."""
     page.wait_for_selector("[data-testid=stApp][data-test-script-state=notRunning]")
     page.wait_for_selector("h1")
-    expect(page.get_by_test_id("stException")).to_have_count(0)
+    expect(page.get_by_test_id("stException")).to_have_text([])
 
 
 def go(page: Page, label: str, title: str) -> None:

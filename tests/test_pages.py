@@ -6,6 +6,7 @@ import gzip
 import html
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import huggingface_hub
@@ -21,6 +22,7 @@ from pages.components import resources
 from pages.components.settings import Settings, mixture
 from pages.components.side_by_side import Session
 from vocabtrim_core import defaults
+from vocabtrim_core.decoding.engine import Cycle
 from vocabtrim_core.drafters import registry
 from vocabtrim_core.embedded import embedded_target_folder
 from vocabtrim_core.evaluation.comparison import Turn
@@ -692,3 +694,22 @@ def test_interrupted_run_keeps_its_tokens_and_frees_the_machine(tiny: dict[str, 
     assert again.summarise() is None
     assert resources._timing_lock().acquire(blocking=False)
     resources._timing_lock().release()
+
+
+def test_a_run_may_be_looked_at_while_it_grows(tiny: dict[str, str]) -> None:
+    """Catches a dictionary that changes its size under a reader: after a click on Stop the page runs again in a thread of
+    its own, and the run that it stops goes on until its next drawing."""
+    app = generate(open_page("pages/4_Generate.py", **(tiny | {"max_new_tokens": "8", "repeats": "1"})), "the dog")
+    session = app.session_state["_side_by_side"]
+    again = Session(session.contest, session.settings, session.prompt, session.prompt_ids)
+    readers: list[Iterator[tuple[Turn, list[Cycle]]]] = []
+
+    def look(turn: Turn) -> None:
+        for reader in readers:
+            _, cycles = next(reader)
+            assert cycles
+        readers[:] = [iter(again.cycles.items())]
+
+    again.run(look)
+    assert again.complete
+    assert again.cycles.keys() == session.cycles.keys()

@@ -70,14 +70,18 @@ class Session:
 
     def run(self, on_cycle: Callable[[Turn], None], on_check: Callable[[Turn], None] = lambda turn: None) -> None:
         """Decode everything, then once more at fixed rows where texts are compared so; whatever interrupts it leaves
-        what was decoded so far."""
+        what was decoded so far.
+
+        After a click the page already runs again, in another thread, while this one is still inside a cycle. So no
+        dictionary grows that a reader may be going through.
+        """
         warm_up(self.contest, self.prompt_ids)
         for turn, cycle in play(self.contest, [self.prompt_ids], self.settings.repeats):
-            self.cycles.setdefault(turn, []).append(cycle)
+            self.cycles = _with(self.cycles, turn, cycle)
             on_cycle(turn)
         fixed = self.contest.at_fixed_rows()
         for turn, cycle in play(fixed, [self.prompt_ids], 1) if fixed else ():
-            self.at_fixed_rows.setdefault(turn, []).append(cycle)
+            self.at_fixed_rows = _with(self.at_fixed_rows, turn, cycle)
             on_check(turn)
         self.complete = True
 
@@ -90,6 +94,13 @@ class Session:
             # Of the check all or nothing: some of its methods do not speak for the others.
             self.comparison = summarise(self.contest, [self.prompt_ids], runs, exact if self.complete else None)
         return self.comparison
+
+
+def _with(cycles: dict[Turn, list[Cycle]], turn: Turn, cycle: Cycle) -> dict[Turn, list[Cycle]]:
+    if turn not in cycles:
+        return {**cycles, turn: [cycle]}
+    cycles[turn].append(cycle)
+    return cycles
 
 
 def chips(session: Session, method: Method) -> str:
