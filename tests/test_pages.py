@@ -697,8 +697,8 @@ def test_interrupted_run_keeps_its_tokens_and_frees_the_machine(tiny: dict[str, 
 
 
 def test_a_run_may_be_looked_at_while_it_grows(tiny: dict[str, str]) -> None:
-    """Catches a dictionary that changes its size under a reader: after a click on Stop the page runs again in a thread of
-    its own, and the run that it stops goes on until its next drawing."""
+    """Catches a dictionary that changes its size under a reader: after a click on Stop the page runs again in another
+    thread, and the run that it stops goes on until its next drawing."""
     app = generate(open_page("pages/4_Generate.py", **(tiny | {"max_new_tokens": "8", "repeats": "1"})), "the dog")
     session = app.session_state["_side_by_side"]
     again = Session(session.contest, session.settings, session.prompt, session.prompt_ids)
