@@ -24,6 +24,8 @@ CODE_ENERGY = 0.001
 SHARPNESS = 30.0
 # By how much the logit of a token that was found for sure is raised, before training.
 STRENGTH = 8.0
+# How large random weights are that nothing needs yet.
+FAINT = 0.02
 
 
 def with_copy_heads(
@@ -36,65 +38,54 @@ def with_copy_heads(
     """
     attention = "midlayer.self_attn.{}_proj.weight".format
     queries, keys, values, output = (weights[attention(name)] for name in ("q", "k", "v", "o"))
-    width, share = len(output), len(queries) // len(keys)
-    named = _normed(embeddings[ids[1:]]) * weights["midlayer.input_layernorm.weight"]  # what a slot reads of a token
-    before = _normed(embeddings[ids[:-1]]) * weights["midlayer.input_layernorm.weight"]
-    states = states[1:]
-    wide = 2 * head_dim
+    width, wide, group = len(output), 2 * head_dim, len(queries) // len(keys)
     code = int(CODE_SHARE_OF_HEAD * wide)
+    read = _normed(embeddings[ids]) * weights["midlayer.input_layernorm.weight"]  # what a slot reads of a token
+    named, before, states = read[1:], read[:-1], states[1:]
 
+    # The feature's codes of its token and of the one before, as a key tells them, and of its token as a query does.
     looks, finds, likeness = canonical(named, states, code)
     looks_before, finds_before, likeness_before = canonical(before, states, code)
-    mine = regression(states, named @ looks_before)
-    codes = torch.cat([finds, finds_before, mine], dim=1)  # [taps * H, 3 * code]
+    codes = torch.cat([finds, finds_before, regression(states, named @ looks_before)], dim=1)  # [taps * H, 3 * code]
     features = states @ weights["fc.weight"].T  # [n, H]
-    quiet = torch.linalg.eigh(torch.cov(features.T)).eigenvectors[:, : codes.shape[1]]  # [H, 3 * code]
-    size = (CODE_ENERGY * features.square().sum(-1).mean() / codes.shape[1]).sqrt()
+    quiet = torch.linalg.eigh(torch.cov(features.T)).eigenvectors[:, : 3 * code]  # [H, 3 * code]
+    size = (CODE_ENERGY * features.square().sum(-1).mean() / (3 * code)).sqrt()
     fuse = weights["fc.weight"] - quiet @ (quiet.T @ weights["fc.weight"]) + size * quiet @ codes.T
-    features = states @ fuse.T
+    typical = (states @ fuse.T).square().mean(-1).sqrt().mean()
+    # A slot reads its feature normed, and so the codes in it.
+    reader = quiet / weights["midlayer.hidden_norm.weight"][:, None] * typical / size
+    self_code, before_code, own_code = reader.split(code, dim=1)  # [H, code] each
 
-    # A slot reads its feature normed, and so the code in it.
-    norm = weights["midlayer.hidden_norm.weight"]
-    scale = size / features.square().mean(-1).sqrt().mean()
-    self_code, before_code, my_code = (quiet / norm[:, None] / scale).split(code, dim=1)  # [H, code] each
-    slow = torch.arange(wide // 2 - code, wide // 2)
-    slow = torch.cat([slow, slow + wide // 2])  # the places of the pairs that turn slowest
-    query, key = 0.02 * torch.randn(wide, 2 * width), torch.zeros(wide, 2 * width)
+    # Of what is new and not set here only one factor of each product is zero, or else neither would ever learn.
+    new_queries, new_keys = FAINT * torch.randn(group, wide, 2 * width), torch.zeros(wide, 2 * width)
+    slow = torch.arange(wide // 2 - code, wide // 2)  # the rotary pairs that turn least
+    first, second = slow, slow + wide // 2
     gain = (SHARPNESS * wide**0.5 / (likeness.square().sum() + likeness_before.square().sum())) ** 0.5
-    query[slow] = 0
-    query[slow[:code], :width] = gain * (looks * likeness).T
-    query[slow[code:], width:] = gain * (my_code * likeness_before).T
-    key[slow[:code], width:] = gain * (self_code * likeness).T
-    key[slow[code:], width:] = gain * (before_code * likeness_before).T
-    carries, back = carrier(embeddings, wide)
-    value = torch.cat([regression(named, embeddings[ids[1:]] @ carries).T, torch.zeros(wide, width)], dim=1)
-    back = back / weights["norm.weight"][:, None]
-    # The logits that a token gets from what is copied are those of `back`, over the size of all that is normed.
-    back = back * STRENGTH * features.square().mean(-1).sqrt().mean() / wide
+    new_queries[:, first] = gain * torch.cat([(looks * likeness).T, torch.zeros(code, width)], dim=1)
+    new_queries[:, second] = gain * torch.cat([torch.zeros(code, width), (own_code * likeness_before).T], dim=1)
+    new_keys[first, width:] = gain * (self_code * likeness).T
+    new_keys[second, width:] = gain * (before_code * likeness_before).T
+    # What is carried of a token has variance 1, and its product with an embedding is a logit: that of the same token is
+    # as high as the head is wide, that of others about zero.
+    variances, directions = torch.linalg.eigh(torch.cov(embeddings.T))
+    carried = directions[:, -wide:] / variances[-wide:].sqrt()  # [H, wide]
+    new_values = torch.cat([regression(named, embeddings[ids[1:]] @ carried).T, torch.zeros(wide, width)], dim=1)
+    back = carried / weights["norm.weight"][:, None] * (STRENGTH * typical / wide)
 
-    # A wider head divides its scores by more. Of what is new in the old heads only one factor of each product is zero,
-    # or else neither would ever learn.
-    old_queries, old_keys = 2**0.5 * _spread(queries, head_dim, 0.02), _spread(keys, head_dim)
+    # A wider head divides its scores by more.
+    old_queries, old_keys = 2**0.5 * _spread(queries, head_dim, FAINT), _spread(keys, head_dim)
     old_values = values.unflatten(0, (-1, head_dim))
-    old_values = torch.cat([old_values, value[:head_dim].expand_as(old_values)], dim=1).flatten(0, 1)
+    old_values = torch.cat([old_values, new_values[:head_dim].expand_as(old_values)], dim=1).flatten(0, 1)
     old_output = output.unflatten(1, (-1, head_dim))
     old_output = torch.cat([old_output, torch.zeros_like(old_output)], dim=2).flatten(1)
     return {
         **weights,
         "fc.weight": fuse,
-        attention("q"): torch.cat([old_queries, *[query] * share]),
-        attention("k"): torch.cat([old_keys, key]),
-        attention("v"): torch.cat([old_values, value]),
-        attention("o"): torch.cat([old_output, *[back / share] * share], dim=1),
+        attention("q"): torch.cat([old_queries, *new_queries]),
+        attention("k"): torch.cat([old_keys, new_keys]),
+        attention("v"): torch.cat([old_values, new_values]),
+        attention("o"): torch.cat([old_output, *[back / group] * group], dim=1),
     }
-
-
-def carrier(embeddings: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Maps [H, size] of a token's embedding to what a head carries of it, and [H, size] back, after which the logit of
-    a token is `size` times the cosine of what is carried of it and of the token that was copied, on average."""
-    variances, directions = torch.linalg.eigh(torch.cov(embeddings.T))
-    carries = directions[:, -size:] / variances[-size:].sqrt()
-    return carries, carries
 
 
 def canonical(x: torch.Tensor, y: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -123,11 +114,11 @@ def _whitening(x: torch.Tensor) -> torch.Tensor:
     return torch.linalg.inv(torch.linalg.cholesky(variance)).T
 
 
-def _spread(part: torch.Tensor, head_dim: int, new: float = 0.0) -> torch.Tensor:
-    """Queries or keys in heads of twice the width: their rotary pairs come first; the others are random, like `new`."""
+def _spread(part: torch.Tensor, head_dim: int, size: float = 0.0) -> torch.Tensor:
+    """Queries or keys in heads of twice the width: their rotary pairs come first; the others are random, of `size`."""
     half = head_dim // 2
     first, second = part.unflatten(0, (-1, 2, half)).unbind(1)  # [heads, half, inputs]
-    others = (new * torch.randn_like(part)).unflatten(0, (-1, 2, half)).unbind(1)
+    others = (size * torch.randn_like(part)).unflatten(0, (-1, 2, half)).unbind(1)
     return torch.cat([first, others[0], second, others[1]], dim=1).flatten(0, 1)
 
 
