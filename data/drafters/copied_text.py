@@ -34,20 +34,22 @@ ASKED = (
 )
 OPENINGS = ("", "", '"', "The text is: ")
 LENGTHS = (100, 420)
+SHORTEST = 40
 TWICE_SHARE = 0.3
 ANSWER_TOKENS = 160
 
 
 def copies(n: int, quotable: Quotable, seed: int = 5) -> Iterator[tuple[str, str]]:
-    """Prompts with answers; of four prompts one is to be translated from German, and one to be repeated in German."""
+    """Prompts with answers. Of four prompts two quote German, and one of these asks for a translation, in vain."""
     rng = random.Random(seed)
     for i in range(n):
         asked: Sequence[str] = INTO_ENGLISH if i % 4 == 1 else ASKED
-        if i % 2:
-            text = rng.choice(quotable.german)
-        else:
-            paragraph = rng.choice(rng.choice(quotable.english).split("\n\n"))
-            text = paragraph[: rng.randint(*LENGTHS)]
+        text = ""
+        while len(text) < SHORTEST:
+            if i % 2:
+                text = rng.choice(quotable.german)
+            else:
+                text = rng.choice(rng.choice(quotable.english).split("\n\n"))[: rng.randint(*LENGTHS)]
         answer = rng.choice(OPENINGS) + text
         if rng.random() < TWICE_SHARE:
             answer += " " + text
@@ -58,13 +60,9 @@ def main(arguments: argparse.Namespace) -> None:
     tokenizer = load_tokenizer(arguments.target)
     with gzip.open(arguments.out, "wt", encoding="utf-8") as out:
         for prompt, answer in copies(arguments.n, read_documents(arguments.documents)):
-            row: dict[str, object] = {
-                "task": "copying",
-                "temperature": 1.0,
-                "prompt_ids": tokenizer.encode_prompt(prompt),
-            }
-            row["answer_ids"] = tokenizer.encode_texts([answer])[0][:ANSWER_TOKENS]
-            out.write(json.dumps(row) + "\n")
+            answer_ids = tokenizer.encode_texts([answer])[0][:ANSWER_TOKENS]
+            row = {"task": "copying", "temperature": 1.0, "prompt_ids": tokenizer.encode_prompt(prompt)}
+            out.write(json.dumps(row | {"answer_ids": answer_ids}) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,24 +8,27 @@ finds the slot, whose embedding is what followed.
 
 So the feature is given a code of both, in the directions that it uses least, and the layer a group of heads that look
 for it. Heads are twice as wide as the target's, at the squared rotary base: their first pairs then turn as the target's
-do, the others hardly at all, so that tokens are found at any distance.
+do, the others hardly at all, so that tokens are found at any distance. This holds for the first token of a draft; where
+the feature is the layer's own, at the next ones, the training has to teach it what code to leave there.
 """
 
 from __future__ import annotations
 
 import torch
+from torch.nn.functional import rms_norm
 
-# The share of a head's numbers that look for one of the two tokens: of 128, those of pairs that turn by less than half
-# a radian in 1,000 tokens.
+# The share of a head's numbers that look for one of the two tokens: of 128, those of the pairs that turn by about a
+# radian at most in 1,000 tokens.
 CODE_SHARE_OF_HEAD = 0.355
-# How large the code is beside the feature, by energy.
-CODE_ENERGY = 0.001
-# How much a slot whose two tokens are those looked for is above others, before the softmax.
+# How large the code is beside a usual feature, by energy.
+CODE_ENERGY = 0.02
+# How far a slot whose two tokens are those looked for is above others before the softmax, if the codes were exact.
 SHARPNESS = 30.0
 # By how much the logit of a token that was found for sure is raised, before training.
 STRENGTH = 8.0
 # How large random weights are that nothing needs yet.
 FAINT = 0.02
+EPS = 1e-5
 
 
 def with_copy_heads(
@@ -40,7 +43,8 @@ def with_copy_heads(
     queries, keys, values, output = (weights[attention(name)] for name in ("q", "k", "v", "o"))
     width, wide, group = len(output), 2 * head_dim, len(queries) // len(keys)
     code = int(CODE_SHARE_OF_HEAD * wide)
-    read = _normed(embeddings[ids]) * weights["midlayer.input_layernorm.weight"]  # what a slot reads of a token
+    norm = weights["midlayer.input_layernorm.weight"]
+    read = rms_norm(embeddings[ids], (width,), norm, EPS)  # what a slot reads of a token
     named, before, states = read[1:], read[:-1], states[1:]
 
     # The feature's codes of its token and of the one before, as a key tells them, and of its token as a query does.
@@ -49,9 +53,10 @@ def with_copy_heads(
     codes = torch.cat([finds, finds_before, regression(states, named @ looks_before)], dim=1)  # [taps * H, 3 * code]
     features = states @ weights["fc.weight"].T  # [n, H]
     quiet = torch.linalg.eigh(torch.cov(features.T)).eigenvectors[:, : 3 * code]  # [H, 3 * code]
-    size = (CODE_ENERGY * features.square().sum(-1).mean() / (3 * code)).sqrt()
+    # Medians, since the first tokens of a text have features many times as large as others.
+    size = (CODE_ENERGY * features.square().sum(-1).median() / (3 * code)).sqrt()
     fuse = weights["fc.weight"] - quiet @ (quiet.T @ weights["fc.weight"]) + size * quiet @ codes.T
-    typical = (states @ fuse.T).square().mean(-1).sqrt().mean()
+    typical = (states @ fuse.T).square().mean(-1).sqrt().median()
     # A slot reads its feature normed, and so the codes in it.
     reader = quiet / weights["midlayer.hidden_norm.weight"][:, None] * typical / size
     self_code, before_code, own_code = reader.split(code, dim=1)  # [H, code] each
@@ -91,12 +96,12 @@ def with_copy_heads(
 def canonical(x: torch.Tensor, y: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Canonical correlations of samples x [n, X] and y [n, Y].
 
-    Maps [X, count] and [Y, count] to coordinates of variance 1, the i-th ones of which agree as much as those before
-    leave, and how much [count].
+    Maps [X, count] and [Y, count], from which no mean is taken, to coordinates of variance 1, the i-th ones of which
+    agree as much as those before leave, and how much [count].
     """
     x_map, y_map = _whitening(x), _whitening(y)
     shared = x_map.T @ (x - x.mean(0)).T @ (y - y.mean(0)) @ y_map / len(x)
-    left, correlations, right = torch.linalg.svd(shared)
+    left, correlations, right = torch.linalg.svd(shared, full_matrices=False)
     return x_map @ left[:, :count], y_map @ right.T[:, :count], correlations[:count]
 
 
@@ -110,7 +115,7 @@ def regression(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def _whitening(x: torch.Tensor) -> torch.Tensor:
     variance = torch.cov(x.T)
     # A sample has directions in which it hardly varies; they must not be blown up.
-    variance = variance + 1e-3 * variance.diagonal().mean() * torch.eye(len(variance))
+    variance = variance + 1e-3 * variance.diagonal().diag()
     return torch.linalg.inv(torch.linalg.cholesky(variance)).T
 
 
@@ -120,7 +125,3 @@ def _spread(part: torch.Tensor, head_dim: int, size: float = 0.0) -> torch.Tenso
     first, second = part.unflatten(0, (-1, 2, half)).unbind(1)  # [heads, half, inputs]
     others = (size * torch.randn_like(part)).unflatten(0, (-1, 2, half)).unbind(1)
     return torch.cat([first, others[0], second, others[1]], dim=1).flatten(0, 1)
-
-
-def _normed(x: torch.Tensor) -> torch.Tensor:
-    return x * (x.square().mean(-1, keepdim=True) + 1e-5).rsqrt()

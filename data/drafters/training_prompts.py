@@ -427,15 +427,15 @@ def read_documents(path: Path) -> Quotable:
 
 def document(rng: random.Random, quotable: Quotable = NOTHING) -> str:
     """A document of SHORTEST to LONGEST characters."""
-    characters = rng.randint(SHORTEST, LONGEST)
-    if quotable.english and rng.random() < QUOTED_SHARE:
-        text = ""
-        while len(text) < characters:
-            text += rng.choice(quotable.english) + "\n\n"
-        return cut(text, characters, rng)
+    elsewhere = bool(quotable.english) and rng.random() < QUOTED_SHARE
     while True:
-        kind = rng.random()
-        if kind < 0.6:
+        characters, kind = rng.randint(SHORTEST, LONGEST), rng.random()
+        if elsewhere:
+            text = ""
+            while len(text) < characters:
+                text += rng.choice(quotable.english) + "\n\n"
+            taken = cut(text, characters, rng)
+        elif kind < 0.6:
             texts = prose()
             at = rng.randrange(len(texts))
             source = texts[at][0]

@@ -77,11 +77,11 @@ class Session:
         """
         warm_up(self.contest, self.prompt_ids)
         for turn, cycle in play(self.contest, [self.prompt_ids], self.settings.repeats):
-            self.cycles = _with(self.cycles, turn, cycle)
+            self.cycles = _grown(self.cycles, turn, cycle)
             on_cycle(turn)
         fixed = self.contest.at_fixed_rows()
         for turn, cycle in play(fixed, [self.prompt_ids], 1) if fixed else ():
-            self.at_fixed_rows = _with(self.at_fixed_rows, turn, cycle)
+            self.at_fixed_rows = _grown(self.at_fixed_rows, turn, cycle)
             on_check(turn)
         self.complete = True
 
@@ -96,7 +96,8 @@ class Session:
         return self.comparison
 
 
-def _with(cycles: dict[Turn, list[Cycle]], turn: Turn, cycle: Cycle) -> dict[Turn, list[Cycle]]:
+def _grown(cycles: dict[Turn, list[Cycle]], turn: Turn, cycle: Cycle) -> dict[Turn, list[Cycle]]:
+    """With one more cycle: in a new dictionary where the turn is new, in the turn's own list otherwise."""
     if turn not in cycles:
         return {**cycles, turn: [cycle]}
     cycles[turn].append(cycle)
