@@ -14,9 +14,9 @@ from vocabtrim_core.drafters.eagle_network import EagleNetwork
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "data" / "drafters"))
 
 from distillation import LABELS, Batch, Columns
-from train_eagle import DEPTHS, features_by_depth
+from train_eagle import DEPTHS, drafted_positions, features_by_depth
 
-TAPS, WIDTH, LENGTH = 3, 16, 7
+TAPS, WIDTH, LENGTH = 3, 16, 10
 
 
 class Cache:
@@ -42,7 +42,7 @@ def random_batch(rows: int = 2) -> Batch:
     return Batch(ids, torch.tensor([LENGTH, LENGTH - 2]), torch.tensor([3, 2]), top_ids, top_probs, states)
 
 
-@pytest.mark.parametrize("begin", [0, 1])
+@pytest.mark.parametrize("begin", [0, 3])
 def test_every_depth_of_the_training_is_what_drafting_would_give(begin: int) -> None:
     """Would catch a mask, a position or a shifted token that makes the drafter train for something it never sees."""
     torch.manual_seed(1)
@@ -87,11 +87,18 @@ def test_answers_only_begins_with_the_label_of_the_first_answer_token() -> None:
     """Would catch an acceptance measured on prompts, too, or one that leaves out each answer's first token."""
     batch = random_batch()
     assert batch.labelled(0, answers_only=True).nonzero().tolist() == [
-        *([0, i] for i in range(2, 6)),
-        [1, 1],
-        [1, 2],
-        [1, 3],
+        *([0, i] for i in range(2, LENGTH - 1)),
+        *([1, i] for i in range(1, LENGTH - 3)),
     ]
+
+
+def test_deeper_slots_are_those_that_draft_the_answer() -> None:
+    """Would catch drafts inside a prompt that a longer row's batch lets in, or an answer's first token left out."""
+    batch = random_batch()
+    assert torch.equal(drafted_positions(batch, 0), batch.labelled(1))
+    for depth in range(1, DEPTHS):
+        expected = [[0, i] for i in range(1, LENGTH - 2 - depth)] + [[1, i] for i in range(0, LENGTH - 4 - depth)]
+        assert drafted_positions(batch, depth).nonzero().tolist() == expected
 
 
 def test_the_sampled_softmax_agrees_with_the_whole_one_where_it_takes_every_column() -> None:

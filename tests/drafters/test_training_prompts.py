@@ -12,7 +12,7 @@ from vocabtrim_core.prompts import TASKS, read_prompts, task_prompts
 
 DATA = Path(__file__).parent.parent.parent / "data"
 sys.path.insert(0, str(DATA / "drafters"))
-from training_prompts import LONGEST, SHORTEST, WRITERS, document, read_documents, training_prompts  # noqa: E402
+from training_prompts import LONGEST, SHORTEST, WRITERS, Quotable, document, read_documents, training_prompts  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +66,8 @@ def test_documents_have_the_length_asked_for() -> None:
     """Bug: a text to summarise is a line, or longer than a drafter's context."""
     rng = random.Random(0)
     assert all(SHORTEST <= len(document(rng)) <= LONGEST for _ in range(100))
+    uneven = Quotable(["Short.", "A line that is longer. " * 30, "\n\n".join(["Some words of a paragraph. " * 9] * 40)])
+    assert all(SHORTEST <= len(document(rng, uneven)) <= LONGEST for _ in range(100))
 
 
 def test_disjoint_from_what_measures(prompts: list[dict[str, str]]) -> None:
