@@ -97,7 +97,7 @@ def test_deeper_slots_are_those_that_draft_the_answer() -> None:
     batch = random_batch()
     assert torch.equal(drafted_positions(batch, 0), batch.labelled(1))
     for depth in range(1, DEPTHS):
-        expected = [[0, i] for i in range(1, LENGTH - 2 - depth)] + [[1, i] for i in range(0, LENGTH - 4 - depth)]
+        expected = [[0, i] for i in range(1, LENGTH - 2 - depth)] + [[1, i] for i in range(LENGTH - 4 - depth)]
         assert drafted_positions(batch, depth).nonzero().tolist() == expected
 
 
