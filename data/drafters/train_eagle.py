@@ -98,7 +98,7 @@ def drafted_positions(batch: Batch, depth: int) -> torch.Tensor:
 @torch.inference_mode()
 def agreement(network: EagleNetwork, target_parts: tuple, data: Data, taps: int, rows: int | None) -> dict[str, object]:
     """On held-out answers: by depth, the share of positions where the drafter's argmax is the target's, each drafted
-    after the true text (`all`, and the first by task); tokens a pass on greedy answers at gamma 4 (`tau`), exact since
+    after the true text (the first by task, too); tokens a pass on greedy answers at gamma 4 (`tau`), exact since
     the drafter's own tokens are the text's for as long as they are accepted."""
     embeddings, head = target_parts
     network.eval()
