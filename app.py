@@ -13,8 +13,7 @@ from pages.components.side_by_side import Session, times_as_fast
 from pages.components.state import CALIBRATE, COVERAGE, GENERATE, START, TRIM, Page, Workspace, page_setup, ready
 from pages.components.text import answer, facts
 from vocabtrim_core.drafters.registry import NAMES, is_at_hand
-from vocabtrim_core.embedded import TARGET_NAME, is_embedded_target_ready
-from vocabtrim_core.models import EMBEDDED
+from vocabtrim_core.embedded import EMBEDDED, TARGET_NAME, is_embedded_target_ready
 from vocabtrim_core.zipf import log_spaced_ranks, rank_frequency
 
 FREQUENT = 12

@@ -29,7 +29,8 @@ from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.evaluation.comparison import Contest, Run, logit_margin
 from vocabtrim_core.evaluation.machine import this_machine
-from vocabtrim_core.models import DTYPES, ModelPair, load_pair
+from vocabtrim_core.language_model import DTYPES
+from vocabtrim_core.models import ModelPair, load_pair
 from vocabtrim_core.prompts import read_prompts
 from vocabtrim_core.shipped import shipped_counts_path
 from vocabtrim_core.trees import DraftShape

@@ -31,7 +31,8 @@ from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.evaluation.comparison import Contest, Method, Run
 from vocabtrim_core.evaluation.machine import this_machine
 from vocabtrim_core.evaluation.spread import Spread
-from vocabtrim_core.models import DTYPES, LanguageModel, ModelPair, load_drafter, load_target
+from vocabtrim_core.language_model import DTYPES, LanguageModel
+from vocabtrim_core.models import ModelPair, load_drafter, load_target
 from vocabtrim_core.prompts import read_prompts
 from vocabtrim_core.shipped import shipped_counts_path
 from vocabtrim_core.trees import DraftShape

@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from vocabtrim_core.commands import loading
+from vocabtrim_core.commands import decoding
 from vocabtrim_core.commands.tasks import in_tokens
 from vocabtrim_core.counting import TokenCounts
 from vocabtrim_core.decoding.engine import GenerationSettings
@@ -25,7 +25,8 @@ from vocabtrim_core.evaluation.comparison import Contest
 from vocabtrim_core.evaluation.measuring import VANILLA, measure
 from vocabtrim_core.evaluation.trace import kept_trace
 from vocabtrim_core.evaluation.tuning import recommend, tune
-from vocabtrim_core.models import DTYPES, load_pair
+from vocabtrim_core.language_model import DTYPES
+from vocabtrim_core.models import load_pair
 from vocabtrim_core.prompts import read_prompts
 from vocabtrim_core.shipped import shipped_counts_path
 
@@ -38,7 +39,7 @@ def show(share: float, message: str) -> None:
 
 def main(arguments: argparse.Namespace) -> None:
     pair = load_pair(drafter=arguments.drafter, dtype=arguments.dtype)
-    kept = loading.trimming(pair, TokenCounts.load(shipped_counts_path()), None, None)
+    kept = decoding.trimming(pair, TokenCounts.load(shipped_counts_path()), None, None)
     assert kept is not None, "a drafter without a head has no k"
     ranking = kept.ranking
     gammas = [int(gamma) for gamma in arguments.gamma.split(",")]

@@ -35,7 +35,8 @@ from vocabtrim_core.generated import (
     read_answers,
     write_answers,
 )
-from vocabtrim_core.models import LanguageModel, ModelPair
+from vocabtrim_core.language_model import LanguageModel
+from vocabtrim_core.models import ModelPair
 from vocabtrim_core.prompts import Prompt
 from vocabtrim_core.sampling import SamplingSettings
 

@@ -13,7 +13,7 @@ from vocabtrim_core.decoding.engine import Cycle, GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.drafters.independent import IndependentDrafter
 from vocabtrim_core.heads import RankedHead
-from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.trees import TokenTree
 
 NEVER = StopCondition(frozenset())

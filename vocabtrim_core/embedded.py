@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,10 +26,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, 
 
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.hub import quiet_transformers
+from vocabtrim_core.progress import Progress
 
-Progress = Callable[[float, str], None]
-"""Called with the share done (0 to 1) and what is being done; an exception that it raises cancels the work."""
-
+EMBEDDED = "embedded"  # the source of a model or tokenizer that names this target
 TARGET_NAME = "SmolLM2-135M-Instruct"
 
 _FORMAT = 1  # raise when what the conversion writes changes, so that older caches are made anew

@@ -27,12 +27,12 @@ from vocabtrim_core.decoding.batched import decode_batch
 from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
 from vocabtrim_core.fast_tokenization import FlatIds
-from vocabtrim_core.models import LanguageModel, ModelPair
+from vocabtrim_core.language_model import LanguageModel
+from vocabtrim_core.models import ModelPair
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.prompts import Prompt, is_unicode
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.tokenization import Tokenizer
-
-Progress = Callable[[float, str], None]
 
 # Of every line, so that a half-written one is known from a foreign file that ends without a line end.
 _BEGINNING = b'{"model_fingerprint": "'

@@ -5,70 +5,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.drafters import DrafterModel
 from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.drafters.registry import INDEPENDENT, NAMES, WITHOUT_FILES, load_added, shipped_folder
-from vocabtrim_core.embedded import Progress, embedded_target_folder
-from vocabtrim_core.engines import Engine, choose_engine
+from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
 from vocabtrim_core.errors import ModelError, SettingError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line, model_folder, quiet_transformers
+from vocabtrim_core.language_model import DTYPES, LanguageModel, input_embeddings
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
-
-EMBEDDED = "embedded"
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 # Of the largest logit: far above what summing in another order changes, far below what a forgotten scale or bias does.
 _HEAD_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
-
-
-@dataclass(frozen=True, eq=False)
-class LanguageModel:
-    """A causal language model taken apart: a `body` (ids to hidden states [1, n, H]) and its LM `head` in id order.
-
-    `eos_ids` end a text, ascending; `max_length` is the longest text in tokens, prompt included.
-    """
-
-    name: str
-    body: PreTrainedModel
-    head: RankedHead
-    eos_ids: tuple[int, ...]
-    max_length: int
-
-    @property
-    def vocab_size(self) -> int:
-        """Rows of the head: the tokenizer's entries and what padding the model has beyond them."""
-        return self.head.vocab_size
-
-    @property
-    def hidden_size(self) -> int:
-        return self.head.hidden_size
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.head.weight.dtype
-
-    @property
-    def parameters(self) -> int:
-        """Parameters of the body without the input embeddings, of which a pass reads only a row a token."""
-        return sum(parameter.numel() for parameter in self.body.parameters()) - _embeddings(self.body).numel()
-
-    @cached_property
-    def engine(self) -> Engine:
-        """What runs the body here. Chosen once, on first use: that lays out its weights and checks the logits."""
-        return choose_engine(self.body, self.head)
-
-    def new_backbone(self, taps: tuple[int, ...] = (), fixed_rows: int | None = None) -> Backbone:
-        """The body with an empty cache of its own; its states hold the inputs of the layers `taps` as well."""
-        return self.engine.new_backbone(taps, fixed_rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +119,7 @@ def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel
             f"The model {name} ({type(model).__name__}) has no plain LM head, so there is nothing to trim."
         )
 
-    embeddings = _names(model, _embeddings(model))
+    embeddings = _names(model, input_embeddings(model))
     if missing & embeddings and missing <= embeddings | _names(model, linear.weight):
         head = _borrow(body, name, lender)
     elif missing:
@@ -196,12 +151,6 @@ def _read(folder: Path, name: str, dtype: torch.dtype) -> tuple[PreTrainedModel,
         ) from error
     model, loading = loaded
     return model, set(loading["missing_keys"])
-
-
-def _embeddings(model: PreTrainedModel) -> torch.Tensor:
-    weight = model.get_input_embeddings().weight
-    assert isinstance(weight, torch.Tensor)
-    return weight
 
 
 def _names(model: PreTrainedModel, parameter: torch.Tensor) -> set[str]:

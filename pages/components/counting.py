@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Literal
@@ -20,13 +20,12 @@ from vocabtrim_core.embedded import cache_root
 from vocabtrim_core.errors import CorpusError
 from vocabtrim_core.generated import AnswerSettings, author, count_answers, model_fingerprint, write_answers
 from vocabtrim_core.importing import import_tokens
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.prompts import Prompt, read_prompts
 from vocabtrim_core.shipped import sample_corpus_path
 from vocabtrim_core.vocabulary import Ranking
 
 MAX_CORPORA = 30
-
-Progress = Callable[[float, str], None]
 
 
 def count(

@@ -20,15 +20,16 @@ import torch
 from vocabtrim_core import defaults
 from vocabtrim_core.categories import token_categories
 from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Shard, read_file
-from vocabtrim_core.counting import Progress, TokenCounts, count_files, run_count
+from vocabtrim_core.counting import TokenCounts, count_files, run_count
 from vocabtrim_core.coverage import CoverageInterval, DomainMatrix, domain_matrix, mixed_coverage_interval
-from vocabtrim_core.embedded import embedded_target_folder
+from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
 from vocabtrim_core.evaluation.bandwidth import Bandwidth, measure_bandwidth
 from vocabtrim_core.evaluation.latency import HeadTiming, time_head
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import model_folder
 from vocabtrim_core.mixing import mixed_shares
-from vocabtrim_core.models import EMBEDDED, ModelPair, load_pair
+from vocabtrim_core.models import ModelPair, load_pair
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.shipped import sample_corpora, shipped_counts_path
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 from vocabtrim_core.vocabulary import Ranking, forced_token_ids, rank_tokens, ranking_among

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 
 from vocabtrim_core import defaults
 from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.embedded import EMBEDDED
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.models import EMBEDDED
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape
 

@@ -28,10 +28,16 @@ from pages.components.text import errors_shown, plain, show_error
 from vocabtrim_core import defaults
 from vocabtrim_core.coverage import CoverageInterval
 from vocabtrim_core.drafters.registry import NAMES
-from vocabtrim_core.embedded import TARGET_NAME, TARGET_WHEEL, embedded_target_folder, is_embedded_target_ready
+from vocabtrim_core.embedded import (
+    EMBEDDED,
+    TARGET_NAME,
+    TARGET_WHEEL,
+    embedded_target_folder,
+    is_embedded_target_ready,
+)
 from vocabtrim_core.errors import SettingError, VocabTrimError
 from vocabtrim_core.heads import RankedHead
-from vocabtrim_core.models import EMBEDDED, ModelPair
+from vocabtrim_core.models import ModelPair
 from vocabtrim_core.shipped import sample_corpora
 from vocabtrim_core.tokenization import Tokenizer
 from vocabtrim_core.vocabulary import Ranking, check_k, forced_token_ids

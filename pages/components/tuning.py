@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,9 +19,8 @@ from vocabtrim_core.evaluation.replay import Replay, replay, replayed_sizes
 from vocabtrim_core.evaluation.teacher_forcing import heads_by_depth, longest_draft
 from vocabtrim_core.evaluation.trace import Trace, TunePrompt, kept_trace, usable_prompts
 from vocabtrim_core.evaluation.tuning import Tuned, tune
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.trees import DraftShape
-
-Report = Callable[[float, str], None]
 
 
 @dataclass
@@ -41,7 +39,7 @@ class TuneSession:
     costly: dict[tuple, list[CostlyToken]] = field(default_factory=dict)
     trees: dict[tuple, list[Replay]] = field(default_factory=dict)
 
-    def tuned(self, models: Models, settings: Settings, report: Report) -> Tuned:
+    def tuned(self, models: Models, settings: Settings, report: Progress) -> Tuned:
         """The curve for the ranking in use, worked out once."""
         key = (models.ranking.digest, models.k)
         if key not in self.curves:
@@ -59,14 +57,14 @@ class TuneSession:
         """What drafted trees give at a handful of k, where that has been worked out."""
         return self.trees.get((models.ranking.digest, models.k, shape))
 
-    def replay(self, models: Models, shape: DraftShape, tuned: Tuned, report: Report) -> None:
+    def replay(self, models: Models, shape: DraftShape, tuned: Tuned, report: Progress) -> None:
         """Work it out: the drafter runs again."""
         assert models.head is not None and models.k is not None
         ks = replayed_sizes(tuned.prediction.ks, [models.k, tuned.recommendation.k])
         found = replay(models.pair, self.trace, models.head, shape, ks, report)
         self.trees[models.ranking.digest, models.k, shape] = found
 
-    def measure(self, models: Models, settings: Settings, points: list[Point], report: Report) -> None:
+    def measure(self, models: Models, settings: Settings, points: list[Point], report: Progress) -> None:
         """Run some points for real; they stand beside the curve of this ranking."""
         found, runs = measure(contest(models, settings), self.prompts, points, settings.repeats, report)
         self.measured[models.ranking.digest] = found
@@ -95,7 +93,7 @@ def asked(settings: Settings, prompts: object, gammas: tuple[int, ...]) -> tuple
 
 
 def start(
-    models: Models, settings: Settings, prompts: list[TunePrompt], key: tuple, gammas: tuple[int, ...], report: Report
+    models: Models, settings: Settings, prompts: list[TunePrompt], key: tuple, gammas: tuple[int, ...], report: Progress
 ) -> TuneSession:
     """Trace the prompts, or take the trace that is kept of them."""
     if not prompts:

@@ -16,7 +16,7 @@ from tests.toys import causal_lm, decode, language_model, llama_config, tokens
 from vocabtrim_core.decoding.batched import _next_tokens, decode_batch
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.decoding.stopping import StopCondition
-from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.sampling import SamplingSettings, law
 
 VOCAB = 32

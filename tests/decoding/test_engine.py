@@ -26,7 +26,8 @@ from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.drafters import independent
 from vocabtrim_core.drafters.independent import IndependentDrafter
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.models import LanguageModel, ModelPair
+from vocabtrim_core.language_model import LanguageModel
+from vocabtrim_core.models import ModelPair
 from vocabtrim_core.sampling import SamplingSettings, law
 from vocabtrim_core.trees import TokenTree
 

@@ -23,7 +23,7 @@ from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.drafters import Drafter
 from vocabtrim_core.drafters.lookup import LookupDrafter
 from vocabtrim_core.drafters.registry import load_added
-from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.sampling import SamplingSettings, law
 from vocabtrim_core.trees import DraftShape
 

@@ -13,7 +13,7 @@ from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.drafters.independent import IndependentDrafter
 from vocabtrim_core.errors import ModelError, SettingError
 from vocabtrim_core.heads import RankedHead
-from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.sampling import SamplingSettings, law
 from vocabtrim_core.trees import DraftShape
 

@@ -16,7 +16,7 @@ from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.drafters.eagle import EagleModel
 from vocabtrim_core.drafters.registry import load_added
 from vocabtrim_core.errors import ModelError
-from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.passes import alone
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape

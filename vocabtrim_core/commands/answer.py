@@ -5,12 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from vocabtrim_core.commands import loading
+from vocabtrim_core.commands import decoding, loading
 from vocabtrim_core.counting import check_holdout
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.generated import AnswerSettings, author, count_answers, write_answers
 from vocabtrim_core.models import load_pair, load_target
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.prompts import read_prompts
 
 
@@ -21,7 +21,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
     loading.check_out(arguments.out, ".jsonl", "Answers are")
     loading.check_out(arguments.counts_out, ".npz", "Counts are")
     check_holdout(arguments.holdout)
-    settings = AnswerSettings(arguments.samples, arguments.max_new_tokens, loading.sampling_settings(arguments))
+    settings = AnswerSettings(arguments.samples, arguments.max_new_tokens, decoding.sampling_settings(arguments))
     prompts = read_prompts(arguments.prompts, arguments.limit)
     if arguments.by == "target":
         model, tokenizer = load_target(arguments.target, arguments.dtype, report)

@@ -5,23 +5,23 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from vocabtrim_core.commands import loading
+from vocabtrim_core.commands import decoding
 from vocabtrim_core.commands.tasks import check_repeats, chosen_prompts, in_tokens, open_contest
 from vocabtrim_core.decoding.engine import GenerationSettings
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.evaluation.machine import this_machine
 from vocabtrim_core.evaluation.measuring import VANILLA, measure
 from vocabtrim_core.evaluation.papers import PUBLISHED
 from vocabtrim_core.evaluation.tables import HEADINGS, TaskTable, task_table
 from vocabtrim_core.evaluation.trace import usable_prompts
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.vocabulary import check_k
 
 
 def run(arguments: Namespace, report: Progress) -> dict:
     """Measure every prompt with vanilla, the whole vocabulary and each k, interleaved."""
     check_repeats(arguments)
-    loading.check_stops(arguments)
-    settings = GenerationSettings(arguments.gamma, arguments.max_new_tokens, loading.sampling_settings(arguments))
+    decoding.check_stops(arguments)
+    settings = GenerationSettings(arguments.gamma, arguments.max_new_tokens, decoding.sampling_settings(arguments))
     texts = chosen_prompts(arguments.tasks, arguments.limit)
     contest, ranking = open_contest(arguments, settings, report)
     trimmed = sorted({check_k(ranking, k) for k in arguments.k if k != ranking.vocab_size})

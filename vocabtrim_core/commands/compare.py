@@ -6,11 +6,10 @@ from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 
-from vocabtrim_core.commands import compare_batches, loading
+from vocabtrim_core.commands import compare_batches, decoding, loading
 from vocabtrim_core.commands.printing import table, times
 from vocabtrim_core.decoding.engine import Cycle, CycleTimes
 from vocabtrim_core.drafters.registry import NAMES
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.errors import ModelError, SettingError
 from vocabtrim_core.evaluation.bandwidth import bound_of, measure_bandwidth
@@ -28,6 +27,7 @@ from vocabtrim_core.evaluation.comparison import (
 from vocabtrim_core.evaluation.machine import this_machine
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.models import ModelPair, load_drafter, load_target
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.prompts import Prompt, read_prompts, typed_prompt
 
 EVERY = "all"
@@ -44,14 +44,14 @@ def run(arguments: Namespace, report: Progress) -> dict:
         compare_batches.check_sizes(arguments.batch)
         if arguments.drafter == EVERY:
             raise SettingError("--batch compares the methods of one drafter: choose one with --drafter, not all.")
-    settings = loading.generation_settings(arguments)
+    settings = decoding.generation_settings(arguments)
     if arguments.prompts:
         prompts = read_prompts(arguments.prompts, arguments.limit)
     else:
         prompts = [typed_prompt(arguments.prompt)]
     counts = loading.open_counts(arguments.counts)
     target, tokenizer = load_target(arguments.target, arguments.dtype, report)
-    stop = loading.stop_condition(target, tokenizer, arguments)
+    stop = decoding.stop_condition(target, tokenizer, arguments)
     contests, trimmings, skipped = [], [], {}
     for source in NAMES if arguments.drafter == EVERY else (arguments.drafter,):
         try:
@@ -61,7 +61,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
                 raise
             skipped[source] = str(error)
             continue
-        trimming = loading.trimming(pair, counts, arguments.counts, arguments.k)
+        trimming = decoding.trimming(pair, counts, arguments.counts, arguments.k)
         head, k = (trimming.head, trimming.k) if trimming else (None, None)
         contests.append(Contest(pair, head, k, settings, stop))
         trimmings.append(trimming)
@@ -118,7 +118,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
     return {**rest, "bound": limit, "settings": {**common, **facts}, "machine": machine}
 
 
-def _facts(contest: Contest, trimming: loading.Trimming | None) -> dict:
+def _facts(contest: Contest, trimming: decoding.Trimming | None) -> dict:
     """What a drafter is."""
     return {
         "drafter": contest.pair.drafter.name,
@@ -131,7 +131,7 @@ def _facts(contest: Contest, trimming: loading.Trimming | None) -> dict:
 
 
 def _drafter(
-    contest: Contest, trimming: loading.Trimming | None, comparison: Comparison, prompts: list[Prompt]
+    contest: Contest, trimming: decoding.Trimming | None, comparison: Comparison, prompts: list[Prompt]
 ) -> dict:
     """What is told of one drafter: what it is, its methods' figures, and whether the outputs agree."""
     trimmed = comparison.methods.get("trimmed")

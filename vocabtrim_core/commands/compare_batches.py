@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from vocabtrim_core.commands.printing import table, times
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation.batches import check_batches, play_batches, summarise_batches
 from vocabtrim_core.evaluation.comparison import Contest
+from vocabtrim_core.progress import Progress
 
 MAX_BATCH = 64
 

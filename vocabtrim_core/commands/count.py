@@ -9,8 +9,8 @@ from dataclasses import asdict
 from vocabtrim_core.commands.loading import check_out, open_tokenizer
 from vocabtrim_core.corpora import BadRecord, ReadingOptions, plan_shards
 from vocabtrim_core.counting import check_holdout, run_count
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import SettingError
+from vocabtrim_core.progress import Progress
 
 MAX_FILE_LINES = 20
 

@@ -14,11 +14,11 @@ from vocabtrim_core.commands.printing import printable
 from vocabtrim_core.corpora import read_file
 from vocabtrim_core.counting import TokenCounts
 from vocabtrim_core.coverage import domain_matrix, missing_tokens, mixed_coverage_interval
-from vocabtrim_core.embedded import Progress, is_embedded_target_ready
+from vocabtrim_core.embedded import EMBEDDED, is_embedded_target_ready
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.importing import import_tokens
 from vocabtrim_core.mixing import check_same_tokenizer, mixed_shares
-from vocabtrim_core.models import EMBEDDED
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.token_text import byte_ids, readable_tokens
 from vocabtrim_core.tokenization import Tokenizer
 from vocabtrim_core.vocabulary import Ranking, check_k, forced_token_ids, rank_tokens

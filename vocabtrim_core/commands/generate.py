@@ -5,20 +5,20 @@ from __future__ import annotations
 from argparse import Namespace
 from dataclasses import asdict
 
-from vocabtrim_core.commands import loading
+from vocabtrim_core.commands import decoding, loading
 from vocabtrim_core.commands.printing import printable
 from vocabtrim_core.decoding.engine import generate
 from vocabtrim_core.drafters import Drafter
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.evaluation.comparison import Run
 from vocabtrim_core.models import load_pair, load_target
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.prompts import typed_prompt
 
 
 def run(arguments: Namespace, report: Progress) -> dict:
     """Decode with the target alone or with a trimmed drafter."""
     prompt = typed_prompt(arguments.prompt)
-    settings = loading.generation_settings(arguments)
+    settings = decoding.generation_settings(arguments)
     drafter: Drafter | None = None
     pair = trimming = None
     if arguments.method == "vanilla":
@@ -27,10 +27,10 @@ def run(arguments: Namespace, report: Progress) -> dict:
         counts = loading.open_counts(arguments.counts)
         pair = load_pair(arguments.target, arguments.drafter, arguments.dtype, on_progress=report)
         target, tokenizer = pair.target, pair.tokenizer
-        trimming = loading.trimming(pair, counts, arguments.counts, arguments.k)
+        trimming = decoding.trimming(pair, counts, arguments.counts, arguments.k)
         model = pair.drafter
         drafter = model.new_drafter(trimming.head, trimming.k) if trimming else model.new_drafter()
-    stop = loading.stop_condition(target, tokenizer, arguments)
+    stop = decoding.stop_condition(target, tokenizer, arguments)
     prompt_ids = tokenizer.encode_prompt(prompt.text)
 
     cycles = []

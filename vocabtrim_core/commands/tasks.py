@@ -6,13 +6,13 @@ from argparse import Namespace
 from collections import Counter
 from collections.abc import Sequence
 
-from vocabtrim_core.commands import loading
+from vocabtrim_core.commands import decoding, loading
 from vocabtrim_core.decoding.engine import GenerationSettings
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation.comparison import Contest
 from vocabtrim_core.evaluation.trace import TunePrompt
 from vocabtrim_core.models import load_pair
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.prompts import Prompt, read_prompts, task_prompts
 from vocabtrim_core.tokenization import Tokenizer
 from vocabtrim_core.vocabulary import Ranking
@@ -48,10 +48,10 @@ def open_contest(arguments: Namespace, settings: GenerationSettings, report: Pro
     """The pair with its ranked head, and the ranking. SettingError for a drafter without a head."""
     counts = loading.open_counts(arguments.counts)
     pair = load_pair(arguments.target, arguments.drafter, arguments.dtype, on_progress=report)
-    kept = loading.trimming(pair, counts, arguments.counts, None)
+    kept = decoding.trimming(pair, counts, arguments.counts, None)
     if kept is None:
         raise SettingError(f"The drafter {pair.drafter.name} has no head to trim, so there is no k to tune.")
-    stop = loading.stop_condition(pair.target, pair.tokenizer, arguments)
+    stop = decoding.stop_condition(pair.target, pair.tokenizer, arguments)
     return Contest(pair, kept.head, kept.k, settings, stop), kept.ranking
 
 

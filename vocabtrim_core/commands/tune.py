@@ -6,15 +6,15 @@ from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from vocabtrim_core.commands import loading
+from vocabtrim_core.commands import decoding
 from vocabtrim_core.commands.tasks import check_repeats, chosen_prompts, in_tokens, open_contest
 from vocabtrim_core.decoding.engine import GenerationSettings
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.evaluation.measuring import VANILLA, Measured, measure
 from vocabtrim_core.evaluation.replay import Replay, replay, replayed_sizes
 from vocabtrim_core.evaluation.teacher_forcing import longest_draft
 from vocabtrim_core.evaluation.trace import kept_trace, usable_prompts
 from vocabtrim_core.evaluation.tuning import FEW_PROMPTS, FEW_TOKENS, Prediction, Tuned, tune
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.trees import DraftShape
 from vocabtrim_core.vocabulary import check_k
 
@@ -22,8 +22,8 @@ from vocabtrim_core.vocabulary import check_k
 def run(arguments: Namespace, report: Progress) -> dict:
     """Trace, predict, measure what was asked for."""
     check_repeats(arguments)
-    loading.check_stops(arguments)
-    sampling = loading.sampling_settings(arguments)
+    decoding.check_stops(arguments)
+    sampling = decoding.sampling_settings(arguments)
     settings = GenerationSettings(max(arguments.gammas), arguments.max_new_tokens, sampling)
     tree = DraftShape(*arguments.tree) if arguments.tree else None
     texts = chosen_prompts(arguments.prompts, arguments.limit)

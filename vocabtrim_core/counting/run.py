@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from vocabtrim_core.counting.split import HELD_OUT_GROUPS, check_holdout
 from vocabtrim_core.counting.state import open_state
 from vocabtrim_core.errors import CorpusError
 from vocabtrim_core.fast_tokenization import Encoders
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.tokenization import Tokenizer
 
 # Loading the fast encoder takes longer than counting less than this with the other.
@@ -27,8 +28,6 @@ FAST_FROM_BYTES = 8 * 2**20
 
 Engine = Literal["local", "ray"]
 ENGINES: tuple[Engine, ...] = ("local", "ray")
-
-Progress = Callable[[float, str], None]
 
 
 @dataclass(frozen=True)

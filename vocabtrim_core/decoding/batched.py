@@ -14,7 +14,7 @@ from typing import cast
 import torch
 from transformers import DynamicCache
 
-from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.sampling import SamplingSettings, law
 
 

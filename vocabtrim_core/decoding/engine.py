@@ -18,7 +18,7 @@ from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.decoding.verification import Verdict, verify_greedy, verify_sampled
 from vocabtrim_core.drafters import Draft, Drafter
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.passes import BodyPass, HeadPass, Steps, alone
 from vocabtrim_core.sampling import SamplingSettings, law, probability_at
 from vocabtrim_core.trees import MAX_DEPTH, DraftShape

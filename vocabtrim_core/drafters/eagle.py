@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import nn
@@ -24,12 +24,10 @@ from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.passes import HeadPass, Steps, alone
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape, GrowingTree, top_children
-
-if TYPE_CHECKING:
-    from vocabtrim_core.models import LanguageModel
 
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 
@@ -12,12 +12,10 @@ from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.drafters import Draft
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.passes import BodyPass, HeadPass, Steps
 from vocabtrim_core.sampling import SamplingSettings, draw, law, probability_of
 from vocabtrim_core.trees import DraftShape, GrowingTree, TokenTree, top_children
-
-if TYPE_CHECKING:
-    from vocabtrim_core.models import LanguageModel
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 
 from vocabtrim_core.drafters import Draft
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.passes import Steps
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape, TokenTree
-
-if TYPE_CHECKING:
-    from vocabtrim_core.models import LanguageModel
 
 LONGEST_MATCH = 3  # tokens
 

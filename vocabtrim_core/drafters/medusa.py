@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from torch.nn.functional import linear, silu
@@ -22,12 +22,10 @@ from vocabtrim_core.drafters.choosing import chain_draft, choose, no_draft
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.passes import HeadPass, Steps
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape, TokenTree, product_tree, top_children
-
-if TYPE_CHECKING:
-    from vocabtrim_core.models import LanguageModel
 
 _TENSOR = re.compile(r"(?:medusa_head\.)?(\d{1,3})\.(\d{1,3})\.(linear\.weight|linear\.bias|weight)")
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from vocabtrim_core.drafters import DrafterModel, eagle, lookup, medusa
 from vocabtrim_core.drafters.checkpoints import Checkpoint, read_checkpoint, tensor_names
 from vocabtrim_core.errors import ModelError
-
-if TYPE_CHECKING:
-    from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 
 INDEPENDENT = "independent"
 _SHIPPED = Path(__file__).resolve().parent.parent.parent / "data" / "drafters"

@@ -9,7 +9,7 @@ import torch
 
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.huge_pages import use_huge_pages
-from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 
 # Several times the last-level cache of the machines that this runs on.
 _BUFFER_BYTES = 512 * 2**20

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from vocabtrim_core.decoding.lockstep import decode_together
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.evaluation.comparison import METHODS, Contest, Method
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.models import ModelPair
+from vocabtrim_core.progress import Progress
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.drafters import Drafter
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.heads import RankedHead
-from vocabtrim_core.models import LanguageModel, ModelPair
+from vocabtrim_core.language_model import LanguageModel
+from vocabtrim_core.models import ModelPair
 
 Method = Literal["vanilla", "untrimmed", "trimmed"]
 METHODS: tuple[Method, ...] = ("vanilla", "untrimmed", "trimmed")

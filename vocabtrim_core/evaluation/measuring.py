@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from vocabtrim_core.decoding.engine import GenerationSettings
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.evaluation.comparison import Contest, Run
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.evaluation.trace import TunePrompt, seeded
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.trees import DraftShape
 
 VANILLA = (0, 0)

@@ -26,14 +26,14 @@ from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.decoding.engine import Cycle, GenerationSettings
 from vocabtrim_core.decoding.stopping import StopCondition
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation.comparison import Contest
 from vocabtrim_core.evaluation.latency import HeadTiming, time_head
 from vocabtrim_core.evaluation.machine import Machine, this_machine
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.evaluation.trace import Trace, model_digests
-from vocabtrim_core.models import LanguageModel
+from vocabtrim_core.language_model import LanguageModel
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.trees import TokenTree
 
 FORMAT = 2  # raise when what is timed, or how it is stored, changes

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from vocabtrim_core.drafters import Draft, Drafter
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation.spread import Spread, interval, resampled
 from vocabtrim_core.evaluation.teacher_forcing import kind_of
@@ -23,6 +22,7 @@ from vocabtrim_core.evaluation.trace import Trace, TracedText
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.models import ModelPair
 from vocabtrim_core.passes import alone
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.trees import DraftShape
 

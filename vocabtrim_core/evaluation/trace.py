@@ -21,10 +21,11 @@ import torch
 from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.decoding.engine import GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation.teacher_forcing import depths, drafter_states, shortest_prompt, weights
-from vocabtrim_core.models import DTYPES, LanguageModel, ModelPair
+from vocabtrim_core.language_model import DTYPES, LanguageModel
+from vocabtrim_core.models import ModelPair
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.sampling import SamplingSettings
 
 FORMAT = 1  # raise when what is written, or what it depends on, changes

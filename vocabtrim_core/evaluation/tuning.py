@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from vocabtrim_core.embedded import Progress
 from vocabtrim_core.evaluation.acceptance import Acceptance, acceptance, acceptance_chances
 from vocabtrim_core.evaluation.comparison import Contest
 from vocabtrim_core.evaluation.profile import LatencyProfile, kept_profile
@@ -21,6 +20,7 @@ from vocabtrim_core.evaluation.spread import Spread, interval, resampled
 from vocabtrim_core.evaluation.teacher_forcing import heads_by_depth, kind_of
 from vocabtrim_core.evaluation.trace import Trace
 from vocabtrim_core.models import ModelPair
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.vocabulary import Ranking
 
 PLATEAU = 0.01  # within this share of the best

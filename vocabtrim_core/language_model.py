@@ -1,0 +1,63 @@
+"""A causal language model taken apart into a body and a head, and what runs it here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from transformers import PreTrainedModel
+
+from vocabtrim_core.backbones import Backbone
+from vocabtrim_core.engines import Engine, choose_engine
+from vocabtrim_core.heads import RankedHead
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A causal language model taken apart: a `body` (ids to hidden states [1, n, H]) and its LM `head` in id order.
+
+    `eos_ids` end a text, ascending; `max_length` is the longest text in tokens, prompt included.
+    """
+
+    name: str
+    body: PreTrainedModel
+    head: RankedHead
+    eos_ids: tuple[int, ...]
+    max_length: int
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the head: the tokenizer's entries and what padding the model has beyond them."""
+        return self.head.vocab_size
+
+    @property
+    def hidden_size(self) -> int:
+        return self.head.hidden_size
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.head.weight.dtype
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the body without the input embeddings, of which a pass reads only a row a token."""
+        return sum(parameter.numel() for parameter in self.body.parameters()) - input_embeddings(self.body).numel()
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What runs the body here. Chosen once, on first use: that lays out its weights and checks the logits."""
+        return choose_engine(self.body, self.head)
+
+    def new_backbone(self, taps: tuple[int, ...] = (), fixed_rows: int | None = None) -> Backbone:
+        """The body with an empty cache of its own; its states hold the inputs of the layers `taps` as well."""
+        return self.engine.new_backbone(taps, fixed_rows)
+
+
+def input_embeddings(model: PreTrainedModel) -> torch.Tensor:
+    """The weight of a model's input embeddings, [V, H]."""
+    weight = model.get_input_embeddings().weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
