@@ -21,10 +21,10 @@ from tiny_tokenizer import TEXT, make_tiny_tokenizer
 from vocabtrim_core import defaults
 from vocabtrim_core.cli import main
 from vocabtrim_core.commands.compare import describe
-from vocabtrim_core.commands.printing import printable
 from vocabtrim_core.counting import TokenCounts
 from vocabtrim_core.drafters import registry
 from vocabtrim_core.models import ModelPair
+from vocabtrim_core.sentences import visible
 from vocabtrim_core.shipped import sample_corpus_path, shipped_counts_path
 from vocabtrim_core.zipf import fit_zipf
 
@@ -342,7 +342,7 @@ def test_difference_is_said(tiny: Folder, run_json: Json) -> None:
 
 def test_terminal_is_safe() -> None:
     """Bug: an escape sequence that a model writes steers the terminal."""
-    assert printable("a\x1b[2Jb\n\tc\x9b") == "a\ufffd[2Jb\n\tc\ufffd"
+    assert visible("a\x1b[2Jb\n\tc\x9b", keep="\n\t") == "a\\x1b[2Jb\n\tc\\x9b"
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -13,16 +13,19 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn, Protocol, TextIO, cast
+from typing import Any, NoReturn, Protocol, TextIO, cast
 
 from vocabtrim_core import defaults
 from vocabtrim_core.errors import SettingError, VocabTrimError
+from vocabtrim_core.sentences import shortened, visible
 
 PROGRAM = "vocabtrim_core"
 PROMPTS_HELP = "one object a line with turns, prompt or messages; the first turn is used"
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+MAX_LISTED = 64  # sizes in one option: each is measured
 BROKEN_PIPE = 141  # 128 + SIGPIPE
 
 
@@ -47,20 +50,30 @@ def main(argv: Sequence[str] | None = None) -> int:
             result = command.run(arguments, report)
         return _print(json.dumps(result, allow_nan=False) if arguments.json else command.describe(result))
     except VocabTrimError as error:
-        print(f"{PROGRAM}: {' '.join(str(error).split())}", file=sys.stderr)
-        return USER_ERROR
+        return _refuse(str(error))
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 def _print(output: str) -> int:
+    """Print what a terminal can show: what models and file names say must not steer it, and it may know few letters."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    shown = visible(output, keep="\n\t").encode(encoding, "backslashreplace").decode(encoding)
     try:
-        print(output, flush=True)
-    except BrokenPipeError:
-        # The reader has left (`| head`). Python would complain when it flushes stdout once more at its end.
+        print(shown, flush=True)
+    except OSError as error:
+        # Python would complain when it flushes stdout once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return BROKEN_PIPE
+        if isinstance(error, BrokenPipeError):  # The reader has left (`| head`).
+            return BROKEN_PIPE
+        return _refuse(f"The result could not be printed: {error.strerror}. Print it to a place with room.")
     return 0
+
+
+def _refuse(sentence: str) -> int:
+    with suppress(OSError):  # Where stderr takes nothing, the exit code says it.
+        print(f"{PROGRAM}: {sentence}", file=sys.stderr, flush=True)
+    return USER_ERROR
 
 
 class Progress:
@@ -81,23 +94,32 @@ class Progress:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._every
-        line = f"{share:4.0%} {message}"
-        self._stream.write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")
-        self._stream.flush()
+        line = f"{share:4.0%} {visible(message)}"
+        # Work does not end because nobody can be told of it.
+        with suppress(OSError):
+            self._stream.write(f"\r\x1b[K{line}" if self._on_terminal else f"{line}\n")
+            self._stream.flush()
 
     def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._on_terminal:
-            self._stream.write("\r\x1b[K")
+            with suppress(OSError):
+                self._stream.write("\r\x1b[K")
 
 
 class _Parser(argparse.ArgumentParser):
     """Reports a mistake as every other command does: in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        raise SettingError(f"{message} (see {self.prog} --help)")
+        raise SettingError(f"{shortened(message, 500)} (see {self.prog} --help)")
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # argparse takes `--option=--` for an option without its value, and hands on an empty list.
+        if action.option_strings and arg_strings == ["--"]:
+            raise argparse.ArgumentError(action, "expected one argument")
+        return super()._get_values(action, arg_strings)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -381,25 +403,30 @@ def _sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _sizes(text: str) -> list[int]:
     try:
-        return [int(size) for size in text.split(",")]
+        sizes = [int(size) for size in text.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 1024,4096") from None
+    if len(sizes) > MAX_LISTED:
+        raise argparse.ArgumentTypeError(f"{len(sizes):,} sizes are too many; give at most {MAX_LISTED}")
+    return sizes
 
 
 def _sizes_or_full(text: str) -> list[int | None]:
     """None is the whole vocabulary."""
-    return [None if part == "full" else _sizes(part)[0] for part in text.split(",")]
+    parts = text.split(",")
+    _sizes(",".join("0" if part == "full" else part for part in parts))
+    return [None if part == "full" else int(part) for part in parts]
 
 
 def _gammas(text: str) -> list[int]:
     first, dash, last = text.partition("-")
     try:
-        found = list(range(int(first), int(last) + 1)) if dash else sorted(set(_sizes(text)))
+        ends = [int(first), int(last)] if dash else sorted(set(_sizes(text)))
     except (ValueError, argparse.ArgumentTypeError):
-        found = []
-    if not found or found[0] < 1 or found[-1] > 32:
+        ends = []
+    if not ends or not 1 <= ends[0] <= ends[-1] <= 32:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form 1-8 or 1,2,4, from 1 to 32")
-    return found
+    return list(range(ends[0], ends[-1] + 1)) if dash else ends
 
 
 def _tree(text: str) -> list[int]:
@@ -427,6 +454,7 @@ def _weights(text: str) -> dict[Path, float]:
 
 def _tokens(text: str) -> list[str]:
     tokens = [token.strip() for token in text.split(",")]
-    if not all(token == "bytes" or (token.isascii() and token.isdecimal()) for token in tokens):
+    # No vocabulary has ids of more than nine digits.
+    if not all(token == "bytes" or (token.isascii() and token.isdecimal() and len(token) < 10) for token in tokens):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids such as 11,4096")
     return tokens

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vocabtrim_core.errors import TokenizerError
+from vocabtrim_core.mixing import proportions
 from vocabtrim_core.vocabulary import Ranking, check_k
 
 LEVEL = 0.95
@@ -81,7 +82,7 @@ def mixed_coverage_interval(
 ) -> CoverageInterval:
     """The same for text mixed from several corpora (int64[G, V] each): the weighted mean of their coverages."""
     sizes = np.asarray(ks, dtype=np.int64)
-    shares = np.asarray(weights, dtype=np.float64) / sum(weights)
+    shares = proportions(weights)
     rng = np.random.default_rng(seed)
     coverage, samples = np.zeros(len(sizes)), np.zeros((SAMPLES, len(sizes)))
     for groups, share in zip(corpora, shares, strict=True):

@@ -4,9 +4,17 @@
 Anything else that is raised is a bug and is left to surface as one.
 """
 
+from vocabtrim_core.sentences import visible
+
 
 class VocabTrimError(Exception):
-    """Base of the family; catch this one at the edge (command line, page)."""
+    """Base of the family; catch this one at the edge (command line, page).
+
+    Its text is one line, whatever names and messages it quotes: what cannot be seen is shown as an escape.
+    """
+
+    def __str__(self) -> str:
+        return visible(super().__str__())
 
 
 class CorpusError(VocabTrimError):

@@ -27,12 +27,14 @@ from vocabtrim_core.decoding.batched import decode_batch
 from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
 from vocabtrim_core.fast_tokenization import FlatIds
-from vocabtrim_core.language_model import LanguageModel
+from vocabtrim_core.language_model import LanguageModel, check_ids
 from vocabtrim_core.models import ModelPair
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.prompts import Prompt, is_unicode
 from vocabtrim_core.sampling import SamplingSettings
 from vocabtrim_core.tokenization import Tokenizer
+
+MAX_ANSWERS = 1_000_000  # of one data set: all of them are in memory
 
 # Of every line, so that a half-written one is known from a foreign file that ends without a line end.
 _BEGINNING = b'{"model_fingerprint": "'
@@ -52,6 +54,8 @@ class AnswerSettings:
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise SettingError(f"The number of samples is {self.samples}; ask for at least 1 of each prompt.")
+        if self.samples > MAX_ANSWERS:
+            raise SettingError(f"The number of samples is {self.samples:,}; ask for at most {MAX_ANSWERS:,}.")
         if self.samples > 1 and self.sampling.greedy:
             raise SettingError(
                 f"At temperature 0 all {self.samples} samples of a prompt would be the same. Ask for 1, or raise the "
@@ -284,6 +288,7 @@ def _plan(model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[Prompt],
     texts: dict[tuple[int, ...], str] = {}
     for prompt in prompts:
         ids = tuple(tokenizer.encode_prompt(prompt.text))
+        check_ids(ids, model)
         if not 0 < len(ids) < model.max_length:
             where = f"{prompt.where}: " if prompt.where else ""
             raise SettingError(
@@ -291,6 +296,11 @@ def _plan(model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[Prompt],
                 f"{model.max_length:,}. Shorten the prompt."
             )
         texts.setdefault(ids, prompt.text)
+    if len(texts) * samples > MAX_ANSWERS:
+        raise SettingError(
+            f"{samples:,} samples of {len(texts):,} prompts are {len(texts) * samples:,} answers; at most "
+            f"{MAX_ANSWERS:,} are written to one data set. Ask for fewer, or divide the prompts."
+        )
     shortest_first = sorted(texts, key=len)
     return [_Task(texts[ids], ids, sample) for sample in range(samples) for ids in shortest_first]
 

@@ -5,15 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import GatedRepoError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+import httpx2
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+)
 from transformers.utils import logging as transformers_logging
 
+from vocabtrim_core.defaults import HUB_SECONDS
 from vocabtrim_core.errors import ModelError
+from vocabtrim_core.paths import expanded, is_folder
 
 TOKENIZER_FILES = ("*.json", "*.jinja", "*.txt", "*.model")
 _NOT_THESE = ("*/*", "consolidated*")
+
+
+def model_name(source: str | Path) -> str:
+    """What a model is called: its folder's name, or its hub id."""
+    return expanded(source).absolute().name if is_folder(source) else str(source)
 
 
 def model_folder(source: str | Path, weights: bool = True) -> Path:
@@ -23,9 +39,8 @@ def model_folder(source: str | Path, weights: bool = True) -> Path:
     Where the hub cannot be reached, what an earlier run left in the hub's own cache serves. Raises `ModelError` with
     what to do.
     """
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return folder
+    if is_folder(source):
+        return expanded(source)
     patterns = [*TOKENIZER_FILES, "*.safetensors"] if weights else [*TOKENIZER_FILES]
     try:
         folder = _snapshot(str(source), patterns)
@@ -43,15 +58,34 @@ def model_folder(source: str | Path, weights: bool = True) -> Path:
         raise ModelError(f"There is no folder {source}, and the model hub knows no model of that name.") from error
     except LocalEntryNotFoundError as error:
         raise ModelError(
-            f"There is no folder {source}, and it could not be fetched from the model hub, which this machine does not "
-            "reach. Give the folder of a model on this machine."
+            f"There is no folder {source}, and it could not be fetched: the model hub cannot be reached (it gets "
+            f"{HUB_SECONDS} seconds to answer). To work offline, give the folder of a model on this machine."
         ) from error
     except OSError as error:  # includes every other answer of the hub
         raise ModelError(f"The model {source} could not be fetched: {error}. Try again, or give a folder.") from error
 
 
 def _snapshot(repo: str, patterns: list[str]) -> Path:
-    return Path(snapshot_download(repo, allow_patterns=patterns, ignore_patterns=list(_NOT_THESE)))
+    return Path(
+        snapshot_download(
+            repo,
+            allow_patterns=patterns,
+            ignore_patterns=list(_NOT_THESE),
+            etag_timeout=HUB_SECONDS,
+            local_files_only=not _answers(repo),
+        )
+    )
+
+
+def _answers(repo: str) -> bool:
+    """Whether the hub answers in time: without a limit of its own, its library waits for minutes."""
+    try:
+        HfApi().model_info(repo, timeout=HUB_SECONDS)
+    except (httpx2.TransportError, OfflineModeIsEnabled):
+        return False
+    except HfHubHTTPError:
+        return True  # and the download says what is wrong
+    return True
 
 
 @contextmanager
@@ -70,5 +104,10 @@ def quiet_transformers() -> Iterator[None]:
 
 def first_line(error: Exception) -> str:
     """What an error of a library says, cut to its first line, as a sentence."""
+    if isinstance(error, UnpicklingError):
+        # PyTorch's own sentence advises to read the file with the check switched off.
+        return "it holds something else than tensors, or is damaged."
+    if isinstance(error, RecursionError):
+        return "it goes on in circles, or is nested too deep."
     text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return text if text.endswith((".", "!", "?")) else f"{text}."

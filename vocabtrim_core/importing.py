@@ -27,13 +27,16 @@ import torch
 from vocabtrim_core.corpora import CorpusFile
 from vocabtrim_core.counting import HELD_OUT_GROUPS, CountedFile, TokenCounts
 from vocabtrim_core.errors import CorpusError, TokenizerError
-from vocabtrim_core.tokenization import Tokenizer
+from vocabtrim_core.prompts import is_unicode
+from vocabtrim_core.tokenization import MAX_VOCAB_SIZE, Tokenizer
 from vocabtrim_core.vocabulary import Ranking, forced_token_ids, rank_tokens
 
 SUFFIXES = (".pt", ".json", ".npz")
-MAX_BYTES = 256 * 2**20
+MAX_BYTES = 32 * 2**20
 # Of a {token: count} file, so much of the text may be of tokens that the tokenizer does not have.
 MAX_UNKNOWN_SHARE = 0.01
+
+_LARGEST = 10**18  # int64 holds the sum of a few such numbers.
 
 # Scripts often write the integers of numpy into a .pt file. Allowing these makes numbers of them, and nothing else.
 _SCALAR = np.int64(0).__reduce__()[0]
@@ -105,7 +108,7 @@ def _read(file: CorpusFile, suffix: str) -> list | _Pairs:
     else:
         raise CorpusError(f"{file.name} is not a {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file.")
     if isinstance(content, torch.Tensor) and content.ndim == 1:
-        content = content.tolist()
+        content = _values(content, file.name)
     if isinstance(content, dict):
         content = _Pairs(content.items())
     if isinstance(content, tuple):
@@ -114,6 +117,7 @@ def _read(file: CorpusFile, suffix: str) -> list | _Pairs:
         raise CorpusError(f"{file.name} holds neither a list of token ids nor counts of tokens.")
     if not content:
         raise CorpusError(f"{file.name} is empty.")
+    _check_length(len(content), file.name)
     return content
 
 
@@ -130,6 +134,19 @@ def _read_torch(file: CorpusFile) -> object:
         raise CorpusError(f"{file.name} is no list or dict of numbers made by torch.save, or is damaged.") from error
 
 
+def _values(tensor: torch.Tensor, name: str) -> list:
+    # A tensor may stand for many more numbers than its file holds.
+    _check_length(tensor.numel(), name)
+    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        raise CorpusError(f"{name} holds a {str(tensor.layout).removeprefix('torch.')} tensor; save a dense one.")
+    return tensor.tolist()
+
+
+def _check_length(length: int, name: str) -> None:
+    if length > MAX_VOCAB_SIZE:
+        raise CorpusError(f"{name} has {length:,} entries, more than any vocabulary ({MAX_VOCAB_SIZE:,}).")
+
+
 def _distinct_ids(content: list, name: str, tokenizer: Tokenizer, notes: list[str]) -> np.ndarray:
     """int64[n]: the ids of a list in its order, each once."""
     ids = np.array([_integer(value, name) for value in content], dtype=np.int64)
@@ -144,9 +161,11 @@ def _counts(pairs: _Pairs, file: CorpusFile, tokenizer: Tokenizer, notes: list[s
     values = np.array([_integer(value, file.name) for _, value in pairs], dtype=np.int64)
     if (values < 0).any():
         raise CorpusError(f"{file.name} has a negative count.")
+    if values.sum(dtype=np.float64) > _LARGEST:
+        raise CorpusError(f"{file.name} counts more tokens than can be added up. Divide its counts.")
     keys = [key for key, _ in pairs]
     if all(map(_is_id, keys)):
-        ids = np.array([_integer(int(key), file.name) for key in keys], dtype=np.int64)
+        ids = np.array([_id(key, file.name) for key in keys], dtype=np.int64)
         _check_ids(ids, file.name, tokenizer)
     else:
         ids = _ids_of_tokens(keys, values, file.name, tokenizer, notes)
@@ -185,6 +204,8 @@ def _ids_of_tokens(keys: list, values: np.ndarray, name: str, tokenizer: Tokeniz
 
 
 def _id_of_token(token: str, tokenizer: Tokenizer) -> int:
+    if not is_unicode(token):
+        return -1
     found = tokenizer.id_of(token)
     if found is not None:
         return found
@@ -207,10 +228,26 @@ def _is_id(key: object) -> bool:
     return isinstance(key, Integral) and not isinstance(key, bool)
 
 
+def _id(key: object, name: str) -> int:
+    if isinstance(key, str):
+        # Python refuses to read a number of thousands of digits.
+        return int(key) if len(key) < 20 else _integer(key, name)
+    return _integer(key, name)
+
+
 def _integer(value: object, name: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, Integral) or not -(2**62) < int(value) < 2**62:
-        raise CorpusError(f"{name} has {str(value)[:40]!r} where a whole number should be.")
+    if isinstance(value, bool) or not isinstance(value, Integral) or not -_LARGEST < int(value) < _LARGEST:
+        raise CorpusError(f"{name} has {_shown(value)} where a whole number of at most 18 digits should be.")
     return int(value)
+
+
+def _shown(value: object) -> str:
+    """A value in a few words, however large, and however deep it is nested."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    if value is None or isinstance(value, float | bool):
+        return str(value)
+    return "a number" if isinstance(value, Integral) else f"a value of type {type(value).__name__}"
 
 
 def _tokens(number: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 
 from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.engines import Engine, choose_engine
+from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -61,3 +63,13 @@ def input_embeddings(model: PreTrainedModel) -> torch.Tensor:
     weight = model.get_input_embeddings().weight
     assert isinstance(weight, torch.Tensor)
     return weight
+
+
+def check_ids(ids: Sequence[int], model: LanguageModel) -> None:
+    """ModelError where the tokenizer made an id that the model has no embedding for."""
+    rows = model.head.vocab_size
+    if max(ids, default=0) >= rows:
+        raise ModelError(
+            f"The tokenizer gives the token id {max(ids):,}, but {model.name} has embeddings of {rows:,} "
+            "tokens. Give the model with the tokenizer that it was trained with."
+        )

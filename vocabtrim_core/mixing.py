@@ -23,18 +23,25 @@ def mixed_shares(
     """
     if not corpora or len(corpora) != len(weights):
         raise SettingError("A mixture needs one weight for each of its corpora, and at least one corpus.")
-    if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not sum(weights) > 0:
-        raise SettingError("The weights of a mixture must be 0 or more, and one of them more than 0.")
     check_same_tokenizer([*corpora, *([prior] if prior else [])])
+    shares = proportions(weights)
     mixed = np.zeros(corpora[0].vocab_size)
-    for counts, weight in zip(corpora, weights, strict=True):
-        if not weight:
+    for counts, share in zip(corpora, shares, strict=True):
+        if not share:
             continue
         if not counts.calibration.any():
             names = ", ".join(file.name for file in counts.files) or "one corpus"
             raise SettingError(f"{names} has no calibration text, so it cannot be mixed in. Give it the weight 0.")
-        mixed += weight / sum(weights) * smoothed_shares(counts.calibration, prior.calibration if prior else None)
+        mixed += share * smoothed_shares(counts.calibration, prior.calibration if prior else None)
     return mixed
+
+
+def proportions(weights: Sequence[float]) -> np.ndarray:
+    """float64[n], summing to 1. SettingError for weights that are negative, not finite, or all zero."""
+    if not all(math.isfinite(weight) and weight >= 0 for weight in weights) or not any(weights):
+        raise SettingError("The weights of a mixture must be 0 or more, and one of them more than 0.")
+    relative = np.array(weights, dtype=np.float64) / max(weights)  # The sum of large weights is not finite.
+    return relative / relative.sum()
 
 
 def smoothed_shares(counts: np.ndarray, prior: np.ndarray | None) -> np.ndarray:

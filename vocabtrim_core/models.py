@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from vocabtrim_core.drafters.registry import INDEPENDENT, NAMES, WITHOUT_FILES, 
 from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
 from vocabtrim_core.errors import ModelError, SettingError
 from vocabtrim_core.heads import RankedHead
-from vocabtrim_core.hub import first_line, model_folder, quiet_transformers
+from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_transformers
 from vocabtrim_core.language_model import DTYPES, LanguageModel, input_embeddings
+from vocabtrim_core.model_checks import check_model, end_ids
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 
@@ -74,11 +74,17 @@ def load_drafter(source: str | Path, target: LanguageModel, tokenizer: Tokenizer
     if source in NAMES:
         source = shipped_folder(str(source))
     folder = model_folder(source)
-    added = load_added(folder, folder.name if Path(source).expanduser().is_dir() else str(source), target)
+    added = load_added(folder, model_name(source), target)
     if added is not None:
         return added
     dtype = next(name for name, dtype in DTYPES.items() if dtype == target.dtype)
     model = load_model(source, dtype, lender=target)
+    needed = min(tokenizer.vocab_size, target.vocab_size)
+    if model.vocab_size < needed:
+        raise ModelError(
+            f"The drafter {model.name} has embeddings of {model.vocab_size:,} tokens, fewer than the {needed:,} that "
+            f"{target.name} writes. Choose a drafter with the target's vocabulary."
+        )
     if (folder / "tokenizer.json").is_file() or model.head is not target.head:
         _refuse_other_tokenizer(tokenizer, load_tokenizer(folder), target.name, model.name)
     return IndependentModel(model)
@@ -110,8 +116,9 @@ def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel
     if dtype not in DTYPES:
         raise SettingError(f"The dtype {dtype} is not offered. Choose one of: {', '.join(DTYPES)}.")
     folder = model_folder(source)
-    name = folder.name if Path(source).expanduser().is_dir() else str(source)
+    name = model_name(source)
     model, missing = _read(folder, name, DTYPES[dtype])
+    check_model(model, name)
     model.requires_grad_(False)
     body, linear = model.base_model, model.get_output_embeddings()
     if body is model or not isinstance(body, PreTrainedModel) or not isinstance(linear, torch.nn.Linear):
@@ -129,7 +136,8 @@ def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel
         _check_head(model, body, head, name)
 
     config = model.config.get_text_config()
-    eos_ids = {*_ids(config.eos_token_id), *_ids(getattr(model.generation_config, "eos_token_id", None))}
+    generation = getattr(model.generation_config, "eos_token_id", None)
+    eos_ids = end_ids(config.eos_token_id, name) | end_ids(generation, name)
     max_length = getattr(config, "max_position_embeddings", None) or sys.maxsize
     return LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length)
 
@@ -155,12 +163,6 @@ def _read(folder: Path, name: str, dtype: torch.dtype) -> tuple[PreTrainedModel,
 
 def _names(model: PreTrainedModel, parameter: torch.Tensor) -> set[str]:
     return {name for name, other in model.named_parameters(remove_duplicate=False) if other is parameter}
-
-
-def _ids(value: int | Iterable[int] | None) -> set[int]:
-    if value is None:
-        return set()
-    return {value} if isinstance(value, int) else set(value)
 
 
 def _head(model: PreTrainedModel, linear: torch.nn.Linear) -> RankedHead:

@@ -14,13 +14,14 @@ from functools import cached_property
 from pathlib import Path
 
 import tokenizers
-from jinja2.exceptions import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from vocabtrim_core import template_trial
 from vocabtrim_core.errors import TokenizerError
-from vocabtrim_core.hub import first_line, model_folder, quiet_transformers
+from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_transformers
 
 Message = Mapping[str, str]
+MAX_VOCAB_SIZE = 2**22
 
 
 @dataclass(frozen=True)
@@ -87,12 +88,21 @@ class Tokenizer:
             raise TokenizerError(
                 "A role of the chat holds a control token. Use a plain role such as user or assistant."
             )
+        template = self._chat.chat_template
+        if isinstance(template, str) and not template_trial.ends(template):
+            raise TokenizerError(
+                f"The chat template of {self.name} takes more than {template_trial.SECONDS} seconds, or makes more "
+                f"than {template_trial.CHARACTERS:,} characters, for a chat of four short messages. Use another model."
+            )
         try:
             rendered = self._chat.apply_chat_template(
                 [dict(message) for message in messages], tokenize=False, add_generation_prompt=add_generation_prompt
             )
-        except (TemplateError, TypeError, KeyError, ValueError) as error:
-            raise TokenizerError(f"The chat template of {self.name} refuses these messages: {error}.") from error
+        # A template is a program of somebody else's, and fails in every way that programs do.
+        except Exception as error:
+            raise TokenizerError(
+                f"The chat template of {self.name} refuses these messages: {first_line(error)}"
+            ) from error
         return str(rendered)
 
     def turn_ends(self, roles: Sequence[str]) -> list[int | None]:
@@ -181,7 +191,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     Raises `ModelError` where there is no such folder or hub model, `TokenizerError` where it has no usable tokenizer.
     """
     folder = model_folder(source, weights=False)
-    name = folder.name if Path(source).expanduser().is_dir() else str(source)
+    name = model_name(source)
     if not (folder / "tokenizer.json").is_file():
         raise TokenizerError(
             f"{source} has no tokenizer.json. Give the folder of a model saved with its fast tokenizer."
@@ -196,6 +206,11 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             "its fast tokenizer."
         ) from error
     backend = getattr(chat, "backend_tokenizer", None)
+    if backend is not None and not 0 < _size(backend) <= MAX_VOCAB_SIZE:
+        raise TokenizerError(
+            f"The tokenizer of {name} has ids up to {_size(backend) - 1:,}; supported are vocabularies of 1 to "
+            f"{MAX_VOCAB_SIZE:,} tokens. Give a folder with a tokenizer.json that is not damaged."
+        )
     if backend is None:
         raise TokenizerError(f"The tokenizer of {name} has no fast form (tokenizer.json), which counting needs.")
     return _wrap(name, chat, backend)
@@ -209,11 +224,16 @@ def _wrap(name: str, chat: PreTrainedTokenizerBase, backend: tokenizers.Tokenize
     fingerprint = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     control = [token["id"] for token in definition["added_tokens"] if _is_control(token, str(chat.chat_template))]
     eos_ids = (int(chat.eos_token_id),) if chat.eos_token_id is not None else ()
-    vocab_size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
+    vocab_size = _size(backend)
     backend.no_truncation()
     backend.no_padding()
     plain = _plain_form(definition, frozenset(control))
     return Tokenizer(name, fingerprint, vocab_size, tuple(sorted(control)), eos_ids, plain, backend, chat)
+
+
+def _size(backend: tokenizers.Tokenizer) -> int:
+    """The largest id + 1."""
+    return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
 def _is_control(added_token: dict, chat_template: str) -> bool:

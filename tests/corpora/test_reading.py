@@ -108,7 +108,7 @@ def test_too_large(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(limits, "MAX_FILE_BYTES", 10)
     path = tmp_path / "a.txt"
     path.write_text("more than ten bytes")
-    with pytest.raises(CorpusError, match=r"a\.txt has"):
+    with pytest.raises(CorpusError, match=r"a\.txt is too large"):
         read_file(path)
     assert "split it" in error_of("a.txt", b"more than ten bytes")
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 
 from vocabtrim_core.commands import compare_batches, decoding, loading
 from vocabtrim_core.commands.printing import table, times
+from vocabtrim_core.commands.tasks import check_repeats
 from vocabtrim_core.decoding.engine import Cycle, CycleTimes
 from vocabtrim_core.drafters.registry import NAMES
 from vocabtrim_core.engines import EngineNote
@@ -36,10 +37,9 @@ PARTS = tuple(part.name for part in fields(CycleTimes) if part.name not in ("pre
 
 def run(arguments: Namespace, report: Progress) -> dict:
     """Play every prompt with every method, several times, interleaved; with one drafter, or with every kind of it."""
-    for name in ("repeats", "limit"):
-        value = getattr(arguments, name)
-        if value is not None and value < 1:
-            raise SettingError(f"--{name} is {value}; choose 1 or more.")
+    check_repeats(arguments)
+    if arguments.limit is not None and arguments.limit < 1:
+        raise SettingError(f"--limit is {arguments.limit}; choose 1 or more.")
     if arguments.batch:
         compare_batches.check_sizes(arguments.batch)
         if arguments.drafter == EVERY:

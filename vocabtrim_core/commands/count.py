@@ -11,6 +11,7 @@ from vocabtrim_core.corpora import BadRecord, ReadingOptions, plan_shards
 from vocabtrim_core.counting import check_holdout, run_count
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.progress import Progress
+from vocabtrim_core.sentences import visible
 
 MAX_FILE_LINES = 20
 
@@ -83,13 +84,13 @@ def describe(result: dict) -> str:
         lines.append(f"{result['resumed_parts']:,} of {result['parts']:,} parts had been counted before.")
     lines += [
         "",
-        *(f"  {file['name']}: {file['tokens']:,} tokens, {file['documents']:,} documents" for file in largest),
+        *(f"  {visible(file['name'])}: {file['tokens']:,} tokens, {file['documents']:,} documents" for file in largest),
     ]
     if len(result["files"]) > len(largest):
         lines.append(f"  and {len(result['files']) - len(largest):,} files more")
     if result["bad_records"]:
         lines += ["", f"Records skipped: {result['bad_records']:,}."]
-        lines += [f"  {BadRecord(**bad).where}: {bad['reason']}" for bad in result["first_bad_records"]]
+        lines += [f"  {visible(BadRecord(**bad).where)}: {bad['reason']}" for bad in result["first_bad_records"]]
         if result["bad_records"] > len(result["first_bad_records"]):
             lines.append("  ...")
     lines += [f"\nNote: {warning}" for warning in result["warnings"]]

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from vocabtrim_core.commands.loading import check_tokenizer, open_counts, open_tokenizer
-from vocabtrim_core.commands.printing import printable
 from vocabtrim_core.corpora import read_file
 from vocabtrim_core.counting import TokenCounts
 from vocabtrim_core.coverage import domain_matrix, missing_tokens, mixed_coverage_interval
 from vocabtrim_core.embedded import EMBEDDED, is_embedded_target_ready
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.importing import import_tokens
-from vocabtrim_core.mixing import check_same_tokenizer, mixed_shares
+from vocabtrim_core.mixing import check_same_tokenizer, mixed_shares, proportions
 from vocabtrim_core.progress import Progress
+from vocabtrim_core.sentences import visible
 from vocabtrim_core.token_text import byte_ids, readable_tokens
 from vocabtrim_core.tokenization import Tokenizer
 from vocabtrim_core.vocabulary import Ranking, check_k, forced_token_ids, rank_tokens
@@ -116,7 +116,7 @@ def describe(result: dict) -> str:
             f"{float(share):.0%} needs k = {_whole(k)} on calibration text, {_whole(held_out)} on held-out text."
         )
     for name, corpus in result["corpora"].items():
-        lines += ["", f"{printable(name)}: {corpus['tokens']:,} tokens in {corpus['documents']:,} documents."]
+        lines += ["", f"{visible(name)}: {corpus['tokens']:,} tokens in {corpus['documents']:,} documents."]
         lines.append(_laws(corpus["zipf"], corpus["zipf_mandelbrot"]))
         rarest = corpus["rarest_75_percent"]
         lines.append(f"The rarest 75 % of the vocabulary make up {_percent(rarest)} of the text.")
@@ -127,16 +127,16 @@ def describe(result: dict) -> str:
                 f"the most frequent 25 % the other {_percent(1 - of_observed)}."
             )
     for k, matrix in result["domain_matrix"].items():
-        width = max(12, *(len(name) for name in [*matrix["rows"], *matrix["columns"]]))
+        width = max(12, *(len(visible(name)) for name in [*matrix["rows"], *matrix["columns"]]))
         lines += ["", f"Held-out coverage at k = {int(k):,} (row: the ranking; column: the text)"]
-        lines.append(" " * width + "".join(f"  {printable(name):>{width}}" for name in matrix["columns"]))
+        lines.append(" " * width + "".join(f"  {visible(name):>{width}}" for name in matrix["columns"]))
         for name, row in zip(matrix["rows"], matrix["coverage"], strict=True):
-            lines.append(f"{printable(name):<{width}}" + "".join(f"  {_percent(share):>{width}}" for share in row))
+            lines.append(f"{visible(name):<{width}}" + "".join(f"  {_percent(share):>{width}}" for share in row))
     for name, by_k in result["missing_tokens"].items():
         for k, tokens in by_k.items():
             if tokens:
-                listed = ", ".join(f"{printable(one['text'] or '')} ({one['id']}) {one['share']:.2%}" for one in tokens)
-                lines += ["", f"Missing most at k = {int(k):,} in {printable(name)}: {listed}"]
+                listed = ", ".join(f"{visible(one['text'] or '')} ({one['id']}) {one['share']:.2%}" for one in tokens)
+                lines += ["", f"Missing most at k = {int(k):,} in {visible(name)}: {listed}"]
     if result["forced_tokens"] is None:
         lines += ["", "Control tokens are ranked by count only: name the tokenizer with --tokenizer to keep them all."]
     return "\n".join([*lines, *(["", *result["notes"]] if result["notes"] else [])])
@@ -224,7 +224,7 @@ def _token_ids(tokens: Sequence[str], tokenizer: Tokenizer | None) -> list[int]:
 
 
 def _mean_curve(ranking: Ranking, histograms: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    shares = np.array(weights) / sum(weights)
+    shares = proportions(weights)
     curves = [coverage_curve(ranking.ids, counts) for counts in histograms]
     return sum((share * curve for share, curve in zip(shares, curves, strict=True) if share), np.zeros(1))
 

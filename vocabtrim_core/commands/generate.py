@@ -6,7 +6,6 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from vocabtrim_core.commands import decoding, loading
-from vocabtrim_core.commands.printing import printable
 from vocabtrim_core.decoding.engine import generate
 from vocabtrim_core.drafters import Drafter
 from vocabtrim_core.evaluation.comparison import Run
@@ -79,4 +78,4 @@ def describe(result: dict) -> str:
     )
     figures += "" if rate is None else f", acceptance rate {rate:.1%}"
     ends = {"eos": "the model ended its answer", "stop string": "a stop string came", "length": "length limit reached"}
-    return f"{printable(result['text'])}\n\n[{figures}; {ends[result['finish']]}]"
+    return f"{result['text']}\n\n[{figures}; {ends[result['finish']]}]"

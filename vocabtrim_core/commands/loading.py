@@ -10,6 +10,7 @@ from pathlib import Path
 from vocabtrim_core.counting import TokenCounts
 from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
 from vocabtrim_core.errors import SettingError, TokenizerError
+from vocabtrim_core.paths import is_folder
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.shipped import shipped_counts_path
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
@@ -24,7 +25,7 @@ def check_out(path: Path | None, suffix: str, what: str) -> None:
     """Refuse a place to save to, before the work. `what` begins the sentence: "Counts are"."""
     if path and path.suffix != suffix:
         raise SettingError(f"{what} saved as a {suffix} file; {path} has another ending.")
-    if path and not path.absolute().parent.is_dir():
+    if path and not is_folder(path.absolute().parent):
         raise SettingError(f"The folder of {path} does not exist. Make it first, or save elsewhere.")
 
 

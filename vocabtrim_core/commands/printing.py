@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 
-def printable(text: str) -> str:
-    """`text` with control characters shown as U+FFFD, so that what a model wrote cannot steer the terminal."""
-    return "".join(char if char.isprintable() or char in "\n\t" else "\ufffd" for char in text)
-
-
 def table(rows: list[tuple[str, ...]]) -> list[str]:
     """The lines of a table, its columns aligned on the right."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]

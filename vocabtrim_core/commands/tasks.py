@@ -18,6 +18,7 @@ from vocabtrim_core.tokenization import Tokenizer
 from vocabtrim_core.vocabulary import Ranking
 
 BUILTIN = "builtin"
+MAX_REPEATS = 1000
 
 
 def chosen_prompts(source: str, limit: int | None) -> list[Prompt]:
@@ -56,5 +57,5 @@ def open_contest(arguments: Namespace, settings: GenerationSettings, report: Pro
 
 
 def check_repeats(arguments: Namespace) -> None:
-    if arguments.repeats < 1:
-        raise SettingError(f"--repeats is {arguments.repeats}; choose 1 or more.")
+    if not 1 <= arguments.repeats <= MAX_REPEATS:
+        raise SettingError(f"--repeats is {arguments.repeats}; choose from 1 to {MAX_REPEATS}.")

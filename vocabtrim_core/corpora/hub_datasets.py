@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vocabtrim_core.corpora.documents import Document, HubDataset, ReadingOptions, Report
 from vocabtrim_core.corpora.fields import parse_record, usable_columns
 from vocabtrim_core.corpora.shards import Shard
+from vocabtrim_core.defaults import HUB_SECONDS
 from vocabtrim_core.errors import CorpusError, SettingError
+from vocabtrim_core.paths import is_folder
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
@@ -65,12 +66,12 @@ def open_dataset(dataset: HubDataset) -> IterableDataset:
 
 def pinned(dataset: HubDataset) -> HubDataset:
     """The data set at the commit that its revision names now, so that every part, worker and rerun reads the same."""
-    if Path(dataset.name).is_dir():
+    if is_folder(dataset.name):
         return dataset
     from huggingface_hub import HfApi
 
     try:
-        commit = HfApi().dataset_info(dataset.name, revision=dataset.revision, timeout=30).sha
+        commit = HfApi().dataset_info(dataset.name, revision=dataset.revision, timeout=HUB_SECONDS).sha
     except Exception as error:
         raise CorpusError(_not_opened(dataset, error)) from error
     return HubDataset(dataset.name, dataset.config, dataset.split, commit)
@@ -91,5 +92,6 @@ def _guarded(dataset: HubDataset, rows: IterableDataset) -> Iterator[dict]:
 def _not_opened(dataset: HubDataset, error: Exception) -> str:
     reason = str(error).strip().split("\n")[0].rstrip(".") or type(error).__name__
     return (
-        f"The data set {dataset.name} ({dataset.split}) cannot be read: {reason}. Check its name, and the connection."
+        f"The data set {dataset.name} ({dataset.split}) cannot be read: {reason}. Check its name and the connection "
+        f"(the hub gets {HUB_SECONDS} seconds to answer), or give files on this machine."
     )

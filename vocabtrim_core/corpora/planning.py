@@ -27,6 +27,7 @@ from vocabtrim_core.corpora.shards import Decompressed, Reader, Shard, open_raw
 from vocabtrim_core.corpora.tables import parquet_row_groups
 from vocabtrim_core.corpora.token_files import BLOCK_TOKENS, token_layout
 from vocabtrim_core.errors import CorpusError
+from vocabtrim_core.paths import expanded, is_folder
 
 # Of a part of a file: small enough to share a file evenly among cores, large enough that what is kept of each (about a
 # megabyte, to resume from) is little beside it.
@@ -105,19 +106,19 @@ def plan_shards(
 
 def _files(source: str | Path) -> Iterator[_File]:
     """The files that a path or glob stands for, in a stable order."""
-    path = Path(source).expanduser()
+    path = expanded(source)
     try:
         if path.is_dir():
             yield from _files_in(path)
         elif path.exists() or not glob.has_magic(str(path)):
-            yield _File(path.name, path, path.resolve(), named=True)
+            yield _File(path.name, path, Path(os.path.realpath(path)), named=True)
         else:
             matches = sorted(map(Path, glob.glob(str(path), recursive=True)))
             if not matches:
                 raise CorpusError(f"No file matches {source}.")
             for match in matches:
                 if match.is_file() and format_of(match.name)[0]:
-                    yield _File(str(match), match, match.resolve(), named=False)
+                    yield _File(str(match), match, Path(os.path.realpath(match)), named=False)
     except (OSError, ValueError) as error:
         raise CorpusError(f"{source} cannot be read: {error}.") from None
 
@@ -130,7 +131,7 @@ def _files_in(folder: Path) -> Iterator[_File]:
         for name in sorted(names) if saved is None else saved:
             if not name.startswith(".") and name not in _DATASET_NOTES and format_of(name)[0] not in (None, "tokens"):
                 path = Path(root, name)
-                yield _File(str(path.relative_to(folder.parent)), path, path.resolve(), named=False)
+                yield _File(str(path.relative_to(folder.parent)), path, Path(os.path.realpath(path)), named=False)
 
 
 def _saved_dataset_files(folder: Path) -> list[str] | None:
@@ -286,7 +287,7 @@ def _dataset_shards(dataset: HubDataset) -> list[Shard]:
 
 def _folder_state(name: str) -> list[object]:
     """Path, size and time of change of every file of a data set that is a local folder; empty for one on the hub."""
-    files = sorted(path for path in Path(name).rglob("*") if path.is_file()) if Path(name).is_dir() else []
+    files = sorted(path for path in Path(name).rglob("*") if path.is_file()) if is_folder(name) else []
     return [(str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
 
 

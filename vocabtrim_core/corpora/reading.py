@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from vocabtrim_core.corpora import limits
 from vocabtrim_core.corpora.documents import BadRecord, CorpusFile, Document, OnBad, ReadingOptions, Report
-from vocabtrim_core.corpora.encodings import too_large
 from vocabtrim_core.corpora.hub_datasets import dataset_documents
 from vocabtrim_core.corpora.json_records import json_documents, jsonl_documents
 from vocabtrim_core.corpora.planning import plan_shards
@@ -18,6 +17,7 @@ from vocabtrim_core.corpora.tables import arrow_documents, csv_documents, parque
 from vocabtrim_core.corpora.text import text_documents
 from vocabtrim_core.corpora.token_files import token_documents
 from vocabtrim_core.errors import CorpusError
+from vocabtrim_core.paths import expanded, read_bounded
 
 _READERS: dict[Format, Callable[[Shard, ReadingOptions, Report], Iterator[Document]]] = {
     "text": text_documents,
@@ -90,15 +90,5 @@ def nothing_usable(file: str, first_bad: BadRecord | None) -> CorpusError:
 
 def read_file(path: str | Path) -> CorpusFile:
     """The file at `path`, whole. CorpusError where it is missing, not a file, unreadable or too large."""
-    path = Path(path)
-    try:
-        size = path.stat().st_size
-        if size > limits.MAX_FILE_BYTES:
-            raise CorpusError(too_large(path.name, size))
-        return CorpusFile(path.name, path.read_bytes())
-    except FileNotFoundError:
-        raise CorpusError(f"{path} does not exist.") from None
-    except IsADirectoryError:
-        raise CorpusError(f"{path} is a folder; name the files in it.") from None
-    except (OSError, ValueError) as error:
-        raise CorpusError(f"{path} cannot be read: {error}.") from None
+    path = expanded(path)
+    return CorpusFile(path.name, read_bounded(path, limits.MAX_FILE_BYTES))

@@ -19,12 +19,13 @@ from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.counting.split import HELD_OUT_GROUPS
 from vocabtrim_core.counting.tally import SparseHistogram, Tally
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
-from vocabtrim_core.tokenization import Tokenizer
+from vocabtrim_core.paths import read_bounded, reason
+from vocabtrim_core.tokenization import MAX_VOCAB_SIZE, Tokenizer
 
 FORMAT = "vocabtrim token counts 2"
 MAX_BAD_RECORDS = 20
+MAX_TOKENS = 10**18  # so that sums stay in int64
 MAX_COUNTS_BYTES = 256 * 1024 * 1024
-MAX_VOCAB_SIZE = 2**22
 
 
 @dataclass(frozen=True, order=True)
@@ -178,20 +179,13 @@ class TokenCounts:
         """Write to `path`; a failure leaves nothing half-written there. CorpusError where it cannot be written."""
         try:
             write_atomically(Path(path), self.to_bytes())
-        except OSError as error:
-            raise CorpusError(f"{path} cannot be written: {error.strerror}.") from None
+        except (OSError, ValueError) as error:
+            raise CorpusError(f"{path} cannot be written: {reason(error)}.") from None
 
     @classmethod
     def load(cls, path: str | Path) -> TokenCounts:
         """What `save` wrote. CorpusError where there is no such file or it is anything else."""
-        path = Path(path)
-        try:
-            if path.stat().st_size > MAX_COUNTS_BYTES:
-                raise CorpusError(f"{path} is too large to be a counts file.")
-            data = path.read_bytes()
-        except OSError as error:
-            raise CorpusError(f"The counts file {path} cannot be read: {error.strerror}.") from None
-        return cls.from_bytes(data, str(path))
+        return cls.from_bytes(read_bounded(path, MAX_COUNTS_BYTES), str(path))
 
     def _provenance(self) -> bytes:
         """All fields but the histograms, as JSON."""
@@ -240,6 +234,7 @@ def _restored(arrays: dict[str, np.ndarray]) -> TokenCounts:
         or calibration.shape != (size,)
         or (calibration < 0).any()
         or size > MAX_VOCAB_SIZE
+        or calibration.sum(dtype=np.float64) + arrays["held_out_counts"].sum(dtype=np.float64) > MAX_TOKENS
     ):
         raise ValueError("not a histogram")
     groups = np.zeros((HELD_OUT_GROUPS, size), dtype=np.int64)

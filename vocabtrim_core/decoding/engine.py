@@ -18,7 +18,7 @@ from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.decoding.verification import Verdict, verify_greedy, verify_sampled
 from vocabtrim_core.drafters import Draft, Drafter
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.language_model import LanguageModel
+from vocabtrim_core.language_model import LanguageModel, check_ids
 from vocabtrim_core.passes import BodyPass, HeadPass, Steps, alone
 from vocabtrim_core.sampling import SamplingSettings, law, probability_at
 from vocabtrim_core.trees import MAX_DEPTH, DraftShape
@@ -262,6 +262,7 @@ class Decoding:
 def _room(target: LanguageModel, drafter: Drafter | None, prompt_ids: list[int], settings: GenerationSettings) -> int:
     if not prompt_ids:
         raise SettingError("The prompt is empty. Write something for the model to answer.")
+    check_ids(prompt_ids, target)
     context = target.max_length if drafter is None else min(target.max_length, drafter.max_length)
     room = context - len(prompt_ids)
     if room < 1:

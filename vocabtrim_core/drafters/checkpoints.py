@@ -14,6 +14,7 @@ from torch import nn
 
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.hub import first_line
+from vocabtrim_core.model_checks import check_finite
 
 # The first of these that a folder has are its weights. Training leaves other .bin and .pt files beside them.
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "medusa*.pt")
@@ -46,6 +47,7 @@ def read_checkpoint(folder: Path, name: str) -> Checkpoint:
                 f"{file} could not be read as tensors: {first_line(error)} Give weights as safetensors, or a PyTorch "
                 "file that holds tensors by name and nothing else."
             ) from error
+    check_finite(tensors.items(), f"The drafter {name}")
     return Checkpoint(name, read_config(folder), tensors)
 
 
@@ -128,7 +130,17 @@ def _load(file: Path) -> dict[str, torch.Tensor]:
     except RuntimeError:  # a file of PyTorch's old format cannot be mapped
         held = torch.load(file, map_location="cpu", weights_only=True)
     if not isinstance(held, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, torch.Tensor) for name, tensor in held.items()
+        isinstance(name, str) and isinstance(tensor, torch.Tensor) and _is_whole(tensor)
+        for name, tensor in held.items()
     ):
         raise SafetensorError("it holds something else than tensors by name.")
     return held
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    """Whether the file has all its values: a sparse or an expanded tensor may stand for any number of them."""
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.numel() * tensor.element_size() <= tensor.untyped_storage().nbytes()
+    )
