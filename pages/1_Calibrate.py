@@ -10,6 +10,8 @@ import pandas as pd
 import streamlit as st
 
 from pages.components import charts, counting, tokens
+from pages.components.downloads import counts_file, download
+from pages.components.progress import cancel_button
 from pages.components.resources import Corpus, fits_of
 from pages.components.settings import SHIPPED, mixture
 from pages.components.state import (
@@ -21,6 +23,7 @@ from pages.components.state import (
     page_setup,
     ready,
 )
+from pages.components.tables import table
 from pages.components.text import answer, card, errors_shown, plain, show_error
 from vocabtrim_core import defaults, importing
 from vocabtrim_core.corpora import KINDS, MAX_FILE_BYTES, SUFFIXES, CorpusFile, ReadingOptions
@@ -218,7 +221,7 @@ def _start(label: str, key: str, disabled: bool) -> bool:
     row = st.container(horizontal=True, vertical_alignment="bottom")
     started = row.button(label, type="primary", key=key, disabled=disabled, icon=":material/play_arrow:")
     if started:
-        row.button("Cancel", key=f"cancel_{key}", icon=":material/stop:")
+        cancel_button(row, f"cancel_{key}")
     return started
 
 
@@ -268,7 +271,7 @@ def _card(key: str, corpus: Corpus, workspace: Workspace) -> None:
     if key not in weights:
         buttons.button("Mix in", key=f"mix-{key}", on_click=mix_corpus, args=(key, weights), icon=":material/add:")
     name = f"{corpus.label.replace(' ', '-')}.npz"
-    buttons.download_button("Counts", corpus.counts.to_bytes, name, key=f"save-{key}", icon=":material/download:")
+    download(buttons, "Counts", counts_file(counts.digest, counts), name, f"save-{key}")
     if key not in (SHIPPED, *sample_corpora()):
         buttons.button("Remove", key=f"remove-{key}", on_click=_remove, args=(key,))
 
@@ -305,13 +308,25 @@ def _merging(workspace: Workspace) -> None:
 
 def _frequencies(workspace: Workspace) -> None:
     st.subheader("How often the tokens occur", anchor=False)
-    corpora, state = workspace.corpora, st.session_state
-    corpus = workspace.corpus
-    state["compared"] = [key for key in state.get("compared", corpora) if key in corpora]
+    state, corpus = st.session_state, workspace.corpus
+    others = {key: one for key, one in workspace.corpora.items() if one is not corpus}
+    room = len(charts.LINES) - 1
+    # One's own text first: the samples only fill what room there is.
+    first = sorted(others, key=lambda key: key not in own_corpora())
+    state["compared"] = [key for key in state.get("compared", first) if key in others][:room]
     chosen = st.multiselect(
-        "Beside the corpus in use", list(corpora), format_func=lambda key: corpora[key].label, key="compared"
+        "Compare with",
+        list(others),
+        format_func=lambda key: others[key].label,
+        key="compared",
+        max_selections=room,
+        help=f"At most {room}, so that the lines can be told apart.",
     )
-    shown = [corpus, *(corpora[key] for key in chosen if corpora[key] is not corpus)][: len(charts.LINES)]
+    shown = [corpus, *(others[key] for key in chosen)]
+    if len(others) > len(chosen):
+        st.caption(
+            f"Not in the chart: {plain(', '.join(one.label for key, one in others.items() if key not in chosen))}."
+        )
     shown = [one for one in shown if one.counts.tokens]
     if corpus not in shown:
         return
@@ -339,7 +354,7 @@ def _frequencies(workspace: Workspace) -> None:
         row[f"rarest {RAREST:.0%} of the vocabulary"] = f"{rarest_share(one.counts.total, RAREST):.2%} of the text"
         row[f"rarest {RAREST:.0%} of those that occur"] = f"{rarest_share(frequencies[name], RAREST):.1%} of the text"
         rows.append(row)
-    st.dataframe(pd.DataFrame(rows), hide_index=True)
+    st.html(table(pd.DataFrame(rows)))
     rarest = rarest_share(corpus.counts.total, RAREST)
     of_observed = rarest_share(rank_frequency(corpus.counts.total), RAREST)
     said = (

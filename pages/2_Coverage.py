@@ -13,6 +13,7 @@ from pages.components.ranking import found_tokens, move_next, named, pin
 from pages.components.resources import Recipe, matrix_of, ranking_of
 from pages.components.settings import BYTES
 from pages.components.state import COVERAGE, Workspace, page_setup, ready
+from pages.components.tables import heat_table, table
 from pages.components.text import answer, errors_shown, plain, show_error
 from vocabtrim_core.coverage import missing_tokens
 from vocabtrim_core.errors import SettingError, VocabTrimError
@@ -63,7 +64,7 @@ def _curve(workspace: Workspace, curves: dict[str, np.ndarray], reached: dict[st
 
 def _matrix(workspace: Workspace) -> None:
     """Each corpus's ranking on each corpus's text, and the ranking in use below them."""
-    st.subheader("Does a ranking from one kind of text serve another?", anchor=False)
+    st.subheader("Does a ranking transfer to other text?", anchor=False)
     texts = {key: one for key, one in workspace.corpora.items() if one.counts.held_out.any()}
     state = st.session_state
     state["matrix"] = [key for key in state.get("matrix", texts) if key in texts]
@@ -89,7 +90,7 @@ def _matrix(workspace: Workspace) -> None:
     key = (tuple(one.digest for one in rankings), tuple(texts[one].counts.digest for one in chosen))
     found = matrix_of(key, workspace.k, rankings, columns)
     found = replace(found, rows=tuple(names), columns=tuple(names[: len(chosen)]))
-    st.plotly_chart(charts.matrix(found), alt="Coverage of each corpus by the ranking of each")
+    st.html(heat_table(found))
     if len(chosen) > 1:
         own = found.coverage[: len(chosen), : len(chosen)]
         row, column = np.unravel_index(np.argmin(own), own.shape)
@@ -135,9 +136,13 @@ def _missing(workspace: Workspace) -> None:
     if not found:
         st.write("Nothing: every token of this text is inside your k.")
         return
+    held_out = corpora[key].counts.held_out
+    apart = ""
+    if held_out.any():
+        apart = f" (of its held-out text {held_out[workspace.ranking.ids[workspace.k :]].sum() / held_out.sum():.2%})"
     st.write(
-        f"{outside:,} of {int(counts.sum()):,} tokens ({outside / counts.sum():.1%}) are outside. The most frequent of "
-        "them; click one to pin it, so that every k keeps it:"
+        f"{outside:,} of all its {int(counts.sum()):,} tokens, {outside / counts.sum():.2%}{apart}, are outside. The "
+        "most frequent of them; click one to pin it, so that every k keeps it:"
     )
     ids = [one.token_id for one in found]
     texts = dict(zip(ids, readable_tokens(workspace.tokenizer, ids), strict=True))
@@ -151,10 +156,10 @@ def _missing(workspace: Workspace) -> None:
         label_visibility="collapsed",
     )
     with st.expander(f"The first {len(found):,} as a table"):
-        table = {"token": [texts[one] for one in ids], "id": ids, "times": [one.count for one in found]}
-        table["share"] = [f"{one.share:.3%}" for one in found]
-        table["kept from k"] = [one.kept_from for one in found]
-        st.dataframe(pd.DataFrame(table), hide_index=True)
+        listed = {"token": [texts[one] for one in ids], "id": ids, "times": [one.count for one in found]}
+        listed["share"] = [f"{one.share:.3%}" for one in found]
+        listed["kept from k"] = [one.kept_from for one in found]
+        st.dataframe(pd.DataFrame(listed), hide_index=True)
 
 
 def _pin_missing() -> None:
@@ -210,10 +215,14 @@ def _free(state: str, token: str) -> None:
 def _sentence(workspace: Workspace, curves: dict[str, np.ndarray], reached: dict[str, dict[float, int | None]]) -> None:
     k, name = workspace.k, next(reversed(curves))
     needed = reached[name][0.99]
+    filler = needed is not None and needed > workspace.ranking.observed
     template = "{corpus}: k\u00a0=\u00a0{k} covers {share} of the " + name + " text"
     if len(curves) == 2:
         template += " and {seen} of the calibration text"
-    template += "; for 99% you need k\u00a0=\u00a0{needed}." if needed else "; no k reaches 99%."
+    if filler:
+        template += "; the tokens that were counted do not reach 99%, so count more text."
+    else:
+        template += "; for 99% you need k\u00a0=\u00a0{needed}." if needed else "; no k reaches 99%."
     answer(
         template,
         k=f"{k:,}",
@@ -235,8 +244,9 @@ def _warnings(workspace: Workspace, curves: dict[str, np.ndarray]) -> None:
         )
     if "held-out" not in curves:
         st.warning(
-            "Nothing was held out of these counts, so this is coverage of the very text that the ranking was made "
-            "from, which flatters it. Count again with a held-out share.",
+            "No document was held out of these counts, so this is coverage of the very text that the ranking was made "
+            "from, which flatters it. Whole documents are held out, equal ones together: count more different "
+            "documents, with a held-out share above 0.",
             icon=":material/warning:",
         )
     st.caption(
@@ -248,15 +258,19 @@ def _warnings(workspace: Workspace, curves: dict[str, np.ndarray]) -> None:
 def _tables(workspace: Workspace, curves: dict[str, np.ndarray], reached: dict[str, dict[float, int | None]]) -> None:
     st.subheader("k for a coverage", anchor=False)
     goals = {"coverage": [f"{share:.0%}" for share in SHARES]}
-    goals |= {f"k, {name}": [f"{k:,}" if k else "not reached" for k in row.values()] for name, row in reached.items()}
-    st.dataframe(pd.DataFrame(goals), hide_index=True)
+    observed = workspace.ranking.observed
+    for name, row in reached.items():
+        goals[f"k, {name}"] = [
+            "not reached" if k is None else f"{k:,}{' (filler)' if k > observed else ''}" for k in row.values()
+        ]
+    st.html(table(pd.DataFrame(goals)))
     st.subheader("Coverage for a k", anchor=False)
     size = workspace.ranking.vocab_size
     sizes = sorted({workspace.k, size, *(k for k in (1024, 2048, 4096, 8192, 16384, 32768, 65536) if k < size)})
-    table = {"k": [f"{k:,}{' (yours)' if k == workspace.k else ''}" for k in sizes]}
-    table |= {"of the vocabulary": [f"{k / size:.1%}" for k in sizes]}
-    table |= {name: [f"{curve[k - 1]:.2%}" for k in sizes] for name, curve in curves.items()}
-    st.dataframe(pd.DataFrame(table), hide_index=True)
+    rows = {"k": [f"{k:,}{' (yours)' if k == workspace.k else ''}" for k in sizes]}
+    rows |= {"of the vocabulary": [f"{k / size:.1%}" for k in sizes]}
+    rows |= {name: [f"{curve[k - 1]:.2%}" for k in sizes] for name, curve in curves.items()}
+    st.html(table(pd.DataFrame(rows)))
 
 
 main()

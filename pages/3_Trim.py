@@ -10,8 +10,10 @@ import torch
 from pages.components import charts, tokens
 from pages.components.resources import categories_of, head_timings
 from pages.components.state import TRIM, Models, Workspace, load_models, page_setup, ready
+from pages.components.tables import table
 from pages.components.text import answer, errors_shown, megabytes, plain
 from vocabtrim_core.categories import Category
+from vocabtrim_core.evaluation.contention import doubt
 from vocabtrim_core.evaluation.latency import HeadTiming
 from vocabtrim_core.heads import RankedHead
 
@@ -28,10 +30,18 @@ def main() -> None:
             return
         sentence = st.container()
         figures = st.container()
-        timings = _timings(models, head)
+        timed = _timings(models, head)
+        if timed is None:
+            with sentence:
+                answer("The head has not been timed on this machine: that was cancelled.")
+            st.button("Measure", key="measure_again", icon=":material/timer:")
+            st.stop()
+        timings, others = timed
         times = {k: _time_at(timings, k) for k in (models.k, head.vocab_size)}
         with sentence:
             _sentence(models.k, head, times)
+            if doubt(others):
+                st.warning(doubt(others), icon=":material/speed:")
         with figures:
             _figures(models, head)
         _chart(models, timings, times[models.k])
@@ -39,7 +49,7 @@ def main() -> None:
         _tokens(workspace, models)
 
 
-def _timings(models: Models, head: RankedHead) -> list[HeadTiming]:
+def _timings(models: Models, head: RankedHead) -> tuple[list[HeadTiming], float | None] | None:
     key = (*models.key, models.ranking.digest, str(torch.get_num_threads()))
     return head_timings(key, head, again=bool(st.session_state.get("measure_again")))
 
@@ -53,7 +63,7 @@ def _time_at(timings: list[HeadTiming], k: int) -> float:
 def _sentence(k: int, head: RankedHead, times: dict[int, float]) -> None:
     full = head.vocab_size
     answer(
-        "At k\u00a0=\u00a0{k} the head reads {kept} instead of {whole} a token ({share}) and takes about {time} "
+        "At k\u00a0=\u00a0{k} the head reads {kept} instead of {whole} per token ({share}) and takes about {time} "
         "instead of {before} on this machine, {verdict}.",
         k=f"{k:,}",
         kept=megabytes(head.bytes_kept(k)),
@@ -72,9 +82,9 @@ def _figures(models: Models, head: RankedHead) -> None:
     def parameters(rows: int) -> int:
         return rows * (head.hidden_size + (head.bias is not None))
 
-    table = pd.DataFrame(
+    rows = pd.DataFrame(
         {
-            "": ["rows", "parameters of the head", "bytes a pass reads", "share of the drafter's parameters"],
+            "": ["rows", "parameters of the head", "bytes read per pass", "share of the drafter's parameters"],
             "full head": [
                 f"{full:,}",
                 f"{parameters(full):,}",
@@ -95,7 +105,7 @@ def _figures(models: Models, head: RankedHead) -> None:
             ],
         }
     )
-    st.dataframe(table, hide_index=True)
+    st.html(table(rows))
     st.caption(
         f"The drafter's body has {body:,} parameters without its input embeddings, of which a pass reads one row a "
         "token. The rows are kept in the order of the ranking, so trimming is taking the first k of them: moving "
@@ -133,7 +143,7 @@ def _kinds(workspace: Workspace, models: Models) -> None:
         "share of the text": [f"{text[kind] / max(1, text.sum()):.1%}" for kind in there],
         "of that covered": [f"{covered[kind] / text[kind]:.1%}" if text[kind] else "" for kind in there],
     }
-    right.dataframe(pd.DataFrame(rows), hide_index=True, height=120 + 26 * len(there))
+    right.html(table(pd.DataFrame(rows)))
     right.caption(f"The text is {plain(workspace.corpus.label)}.")
 
 

@@ -6,6 +6,7 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.components import side_by_side, tokens, tree_view
+from pages.components.progress import timed_progress
 from pages.components.resources import machine_to_itself, measured_bandwidth
 from pages.components.side_by_side import Session
 from pages.components.state import GENERATE, Workspace, load_models, page_setup, ready
@@ -13,6 +14,7 @@ from pages.components.text import answer, errors_shown, show_error
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.errors import SettingError, VocabTrimError
 from vocabtrim_core.evaluation.comparison import METHODS, Contest, Method, Turn
+from vocabtrim_core.evaluation.contention import doubt
 
 EXAMPLES = {
     "Explain": "Explain to a ten-year-old why the sky is blue and why sunsets are red.",
@@ -24,7 +26,7 @@ EXAMPLES = {
     "Translate": "Translate into French: The keeper's café opens at eight, and on Sundays the crêpes are free.",
 }
 WHAT = {
-    "vanilla": "The target alone, one token a pass.",
+    "vanilla": "The target alone, one token per pass.",
     "untrimmed": "Drafts from the whole vocabulary.",
     "trimmed": "Drafts from the k tokens kept.",
 }
@@ -85,7 +87,8 @@ def _columns(session: Session | None, running: bool) -> dict[Method, DeltaGenera
     """The three columns with what is there so far; gives the place of each method's chips."""
     places = {}
     methods = session.contest.methods if session else METHODS
-    for method, column in zip(methods, st.columns(len(methods), gap="medium"), strict=True):
+    lanes = st.container(key="lanes").columns(len(methods), gap="medium")
+    for method, column in zip(methods, lanes, strict=True):
         with column:
             k = f" to {session.contest.k:,}" if session and method == "trimmed" else ""
             st.subheader(f"{side_by_side.name(session, method)}{k}", anchor=False)
@@ -93,7 +96,7 @@ def _columns(session: Session | None, running: bool) -> dict[Method, DeltaGenera
             # Follows the text while it grows, and shows its beginning afterwards.
             with st.container(border=True, height=400, autoscroll=running, key=f"chips-{method}-{running}"):
                 places[method] = st.empty()
-            places[method].html(side_by_side.chips(session, method) if session else WAITING)
+            places[method].html(side_by_side.chips(session, method, running) if session else WAITING)
     st.html(tokens.legend(tokens.LEGEND))
     st.caption("Point at a token for its id, the probabilities, and what was proposed or chosen instead.")
     return places
@@ -102,7 +105,7 @@ def _columns(session: Session | None, running: bool) -> dict[Method, DeltaGenera
 def _run(session: Session, places: dict[Method, DeltaGenerator]) -> None:
     """Decode while drawing. Any click reruns the page at the next drawing and so stops this; what there is stays."""
     with machine_to_itself():
-        bar = st.progress(0.0, "Warming up")
+        report = timed_progress("Warming up")
         st.session_state["_side_by_side"] = session
         methods, longest = session.contest.methods, session.settings.max_new_tokens
         rounds = session.settings.repeats * len(methods)
@@ -110,17 +113,13 @@ def _run(session: Session, places: dict[Method, DeltaGenerator]) -> None:
         def draw(turn: Turn) -> None:
             method = side_by_side.name(session, turn.method).lower()
             if turn.repeat == 0:
-                if len(session.cycles[turn]) == 1:
-                    bar.progress((len(session.cycles) - 1) / rounds, f"First run: {method}")
-                places[turn.method].html(side_by_side.chips(session, turn.method))
-            else:
-                emitted = sum(len(cycle.emitted_ids) for cycle in session.cycles[turn])
-                done = (len(session.cycles) - 1 + emitted / longest) / rounds
-                text = f"Repeat {turn.repeat + 1} of {session.settings.repeats}: {method}"
-                bar.progress(min(1.0, done), text)
+                places[turn.method].html(side_by_side.chips(session, turn.method, running=True))
+            emitted = sum(len(cycle.emitted_ids) for cycle in session.cycles[turn])
+            done = (len(session.cycles) - 1 + emitted / longest) / rounds
+            report(done, f"Repeat {turn.repeat + 1} of {session.settings.repeats}: {method}, {emitted:,} tokens")
 
         def check(turn: Turn) -> None:
-            bar.progress(1.0, f"Comparing the texts at fixed rows: {side_by_side.name(session, turn.method).lower()}")
+            report(1.0, f"Comparing the texts at fixed rows: {side_by_side.name(session, turn.method).lower()}")
 
         measured_bandwidth()
         session.run(draw, check)
@@ -139,6 +138,9 @@ def _report(session: Session | None, workspace: Workspace, top: DeltaGenerator, 
             answer("Stopped before a method had finished, so there is no speed to compare yet.")
             return
         side_by_side.sentence(session, comparison)
+        doubted = doubt(session.others)
+        if doubted:
+            st.warning(doubted, icon=":material/speed:")
     with results:
         if not session.complete:
             st.info("This run was stopped. The figures are of the runs that had finished.", icon=":material/stop:")

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime
+from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
 
 from pages.components import tune_charts
+from pages.components.downloads import download
+from pages.components.progress import cancel_button, timed_progress
 from pages.components.ranking import pin
 from pages.components.resources import machine_to_itself
 from pages.components.shape_lab import shape_lab
-from pages.components.state import TUNE, Models, Workspace, load_models, page_setup, ready
+from pages.components.state import RANKING_SETTINGS, TUNE, Models, Workspace, load_models, page_setup, ready
+from pages.components.tables import table
 from pages.components.text import answer, errors_shown, plain
-from pages.components.tune_report import csv, curve_frame, report
+from pages.components.tune_report import Section, command, csv, curve_frame, report
 from pages.components.tuning import TuneSession, asked, start
+from vocabtrim_core import __version__
 from vocabtrim_core.corpora import CorpusFile
 from vocabtrim_core.errors import CorpusError
+from vocabtrim_core.evaluation.advice import RULE, advice, against_measurement, in_words
+from vocabtrim_core.evaluation.contention import doubt, moment, others_since
 from vocabtrim_core.evaluation.measuring import VANILLA
 from vocabtrim_core.evaluation.papers import PUBLISHED
 from vocabtrim_core.evaluation.replay import Replay
 from vocabtrim_core.evaluation.tables import HEADINGS, TaskTable, task_table
 from vocabtrim_core.evaluation.trace import TunePrompt
-from vocabtrim_core.evaluation.tuning import FEW_PROMPTS, FEW_TOKENS, Recommendation, Tuned
+from vocabtrim_core.evaluation.tuning import Tuned
 from vocabtrim_core.prompts import TASKS, Prompt, parse_prompts, task_prompts
 from vocabtrim_core.token_text import readable_tokens
 from vocabtrim_core.trees import DraftShape
 
 PINNABLE = 30
 LISTED = 100
+REPORTED = 30
+TASK_WORDS = (
+    "MT: translation; Conv.: conversation; RAG: answers from given passages; Summ.: summaries. τ is the acceptance "
+    "length, in brackets the share kept of the full vocabulary's."
+)
 
 
 def main() -> None:
@@ -38,8 +51,14 @@ def main() -> None:
         chosen, gammas = _inputs()
         key = asked(workspace.settings, tuple(chosen), gammas)
         session: TuneSession | None = st.session_state.get("_tune")
-        if st.button("Tune", type="primary", key="tune", icon=":material/tune:", disabled=not chosen):
+        row = st.container(horizontal=True)
+        if row.button("Tune", type="primary", key="tune", icon=":material/tune:", disabled=not chosen):
+            cancel_button(row, "cancel_tune")
+            meanwhile = top.empty()
+            with meanwhile:
+                answer("Tuning: the target answers the prompts, then the drafter reads the answers once.")
             session = _start(workspace, chosen, key, gammas)
+            meanwhile.empty()
         if session is None:
             with top:
                 answer(
@@ -65,7 +84,7 @@ def _inputs() -> tuple[list[Prompt], tuple[int, ...]]:
         tasks = left.pills(
             "Held-out prompts", TASKS, selection_mode="multi", key="tune_tasks", format_func=lambda task: HEADINGS[task]
         )
-        limit = middle.slider("Prompts a task", 1, 22, key="tune_limit")
+        limit = middle.slider("Prompts per task", 1, 22, key="tune_limit")
         longest = right.slider("gamma up to", 1, 8, key="tune_gammas")
         file = left.file_uploader(
             "Or your own: JSONL with turns, prompt or messages (Spec-Bench and HumanEval as they are)",
@@ -97,17 +116,15 @@ def _start(workspace: Workspace, chosen: list[Prompt], key: tuple, gammas: tuple
         for prompt in chosen
     ]
     with machine_to_itself():
-        bar = st.progress(0.0, "The target answers the prompts")
-
-        def show(share: float, message: str) -> None:
-            bar.progress(min(1.0, share), plain(message))
-
+        place = st.empty()
+        show, began = timed_progress("The target answers the prompts", place), moment()
         session = start(models, workspace.settings, prompts, key, gammas, show)
         tuned = session.tuned(models, workspace.settings, show)
         shape = _shape(workspace)
         if shape is not None:
             session.replay(models, shape, tuned, show)
-        bar.empty()
+        place.empty()
+        session.others = others_since(began)
     st.session_state["_tune"] = session
     return session
 
@@ -119,68 +136,61 @@ def _results(session: TuneSession, workspace: Workspace, key: tuple, top: st.del
     tuned = session.tuned(models, workspace.settings, lambda share, text: None)
     best = tuned.recommendation
     with top:
-        _sentence(best, tuned)
+        _sentence(session, models, tuned)
     if session.asked != key:
         notice.info("Prompts or settings have changed since this tuning. Press Tune to answer for them.")
     if session.left_out:
         st.warning(plain("\n\n".join(session.left_out[:5])))
-    st.button(
-        f"Use k = {best.k:,} and gamma = {best.gamma} everywhere",
-        key="use_recommended",
-        icon=":material/check:",
-        on_click=_use,
-        args=(best.k, best.gamma),
-    )
+    if best.k > models.ranking.observed and best.trim:
+        st.warning(
+            f"Only {models.ranking.observed:,} tokens are forced or were counted; the rest of k = {best.k:,} is "
+            "filler. Count more text first.",
+            icon=":material/warning:",
+        )
+    if best.speculate:
+        st.button(
+            f"Use k = {best.k:,} and gamma = {best.gamma} everywhere",
+            key="use_recommended",
+            icon=":material/check:",
+            on_click=_use,
+            args=(best.k, best.gamma),
+        )
     st.subheader("Predicted speed over k and gamma", anchor=False)
     st.plotly_chart(tune_charts.heat_map(tuned.prediction, best), alt="Predicted speedup over k and gamma")
+    st.caption(f"The ring is the point in the sentence above. {RULE}")
     _curves(session, models, workspace, tuned)
     _trees(session, models, workspace, tuned)
-    table = _task_table(session, models)
+    tasks = _task_table(session, models)
     costly = _costly(session, models, workspace, tuned)
     _profile(tuned)
-    _downloads(session, models, workspace, tuned, table, costly)
+    _downloads(session, models, workspace, tuned, tasks, costly)
 
 
-def _sentence(best: Recommendation, tuned: Tuned) -> None:
-    answer(_template(best), **_figures(best))
+def _sentence(session: TuneSession, models: Models, tuned: Tuned) -> None:
+    text, figures = advice(tuned.recommendation)
+    answer(text.replace(" = ", "\u00a0=\u00a0"), **figures)
+    doubted = doubt(session.others)
+    if doubted:
+        st.warning(doubted, icon=":material/speed:")
+    runs = _runs(session, models, tuned)
+    if runs:
+        st.write(plain(runs))
+    st.caption(_evidence(tuned))
+
+
+def _runs(session: TuneSession, models: Models, tuned: Tuned) -> str:
+    """What was measured says about the recommendation."""
+    measured = session.measured.get(models.ranking.digest, [])
+    return against_measurement(tuned.recommendation, measured, models.ranking.vocab_size)
+
+
+def _evidence(tuned: Tuned) -> str:
     seconds = tuned.seconds / max(1e-9, tuned.trace.target_seconds)
-    st.caption(
+    return (
         f"Predicted from {tuned.trace.tokens:,} tokens that the target wrote on {len(tuned.trace.texts)} prompts, with "
-        f"95 % intervals (bootstrap over prompts and timing rounds). Beyond the plain answers, the whole curve cost "
-        f"{seconds:.2f} times as long as they."
+        f"95 % intervals (bootstrap over prompts and timing rounds). The whole curve took {seconds:.2f} times as long "
+        "as the plain decoding that it is based on."
     )
-
-
-def _figures(best: Recommendation) -> dict[str, object]:
-    """What the sentence is filled with."""
-    return {
-        "k": f"{best.k:,}",
-        "gamma": best.gamma,
-        "speed": f"{best.speedup.median:.2f}× vanilla ({best.speedup.low:.2f} to {best.speedup.high:.2f})",
-        "over": f"{best.over_untrimmed.median:.2f}× the full vocabulary "
-        f"({best.over_untrimmed.low:.2f} to {best.over_untrimmed.high:.2f})",
-        "kept": f"{best.retained:.1%}",
-        "other": f"{best.best_trimmed_k:,}",
-        "low": f"{best.plateau[0]:,}",
-        "high": f"{best.plateau[1]:,}",
-    }
-
-
-def _template(best: Recommendation) -> str:
-    nbsp = "\u00a0"
-    if not best.speculate:
-        text = "Do not speculate on this machine: the best would be k = {k} with gamma = {gamma}, {speed}."
-    elif best.trim:
-        text = "Ship k = {k} with gamma = {gamma}: {speed}, {over}; it keeps {kept} of the acceptance length."
-    else:
-        text = (
-            "Do not trim: speculate with the full vocabulary and gamma = {gamma}, {speed}. The best trimmed k, "
-            "{other}, would have {over}, which is not beyond doubt."
-        )
-    text += " Anything from {low} to {high} is within 1 %."
-    if best.thin:
-        text += f" The evidence is thin: give {FEW_PROMPTS} prompts or more, with {FEW_TOKENS} tokens of answers."
-    return text.replace(" = ", f"{nbsp}={nbsp}")
 
 
 def _shape(workspace: Workspace) -> DraftShape | None:
@@ -198,20 +208,18 @@ def _trees(session: TuneSession, models: Models, workspace: Workspace, tuned: Tu
     st.subheader("The tree of the sidebar", anchor=False)
     st.write(
         f"Everything else on this page is about chains. This is the tree (depth {shape.depth}, top-k {shape.branches}, "
-        f"{nodes}) on the same answers: the drafter ran again along them, so its tokens a pass are exact for these "
+        f"{nodes}) on the same answers: the drafter ran again along them, so its tokens per pass are exact for these "
         "answers, at a few k. How fast trees are is not predicted; compare them on the page Generate."
     )
     found = session.replayed(models, shape)
     if found is not None:
-        st.dataframe(_trees_frame(found, shape, tuned), hide_index=True)
-    elif st.button("Replay this tree", key="tune_replay", icon=":material/account_tree:"):
+        st.html(table(_trees_frame(found, shape, tuned)))
+        return
+    row = st.container(horizontal=True)
+    if row.button("Replay this tree", key="tune_replay", icon=":material/account_tree:"):
+        cancel_button(row, "cancel_replay")
         with machine_to_itself():
-            bar = st.progress(0.0, "Replaying")
-
-            def show(share: float, message: str) -> None:
-                bar.progress(min(1.0, share), plain(message))
-
-            session.replay(models, shape, tuned, show)
+            session.replay(models, shape, tuned, timed_progress("Replaying"))
         st.rerun()
 
 
@@ -223,10 +231,14 @@ def _trees_frame(found: list[Replay], shape: DraftShape, tuned: Tuned) -> pd.Dat
     return pd.DataFrame(
         {
             "k": [f"{one.k:,}" for one in found],
-            "tree, tokens a pass": [f"{one.tau.median:.3f} ({one.tau.low:.2f} to {one.tau.high:.2f})" for one in found],
+            "tree, tokens per pass": [
+                f"{one.tau.median:.3f} ({one.tau.low:.2f} to {one.tau.high:.2f})" for one in found
+            ],
             "of the full vocabulary's": [f"{one.tau.median / full:.1%}" for one in found],
             "rejections outside k": [f"{one.out_of_vocabulary_share:.1%}" for one in found],
-            f"chain of {gamma}, tokens a pass": [f"{prediction.tau[prediction.at(one.k, gamma)]:.3f}" for one in found],
+            f"chain of {gamma}, tokens per pass": [
+                f"{prediction.tau[prediction.at(one.k, gamma)]:.3f}" for one in found
+            ],
             "of the full vocabulary's ": [f"{prediction.retained[prediction.at(one.k, gamma)]:.1%}" for one in found],
         }
     )
@@ -259,17 +271,16 @@ def _curves(session: TuneSession, models: Models, workspace: Workspace, tuned: T
         dict.fromkeys([(best.k, best.gamma), (_k(models), best.gamma), (full, best.gamma), (_k(models), gamma)])
     )
     names = ", ".join(f"k = {k:,} at gamma {gamma}" for k, gamma in points)
-    if st.button("Measure", key="tune_measure", icon=":material/timer:", help=f"Runs for real, interleaved: {names}"):
+    row, help = st.container(horizontal=True), f"Runs for real, interleaved: {names}"
+    if row.button("Measure", key="tune_measure", icon=":material/timer:", help=help):
+        cancel_button(row, "cancel_measure")
         with machine_to_itself():
-            bar = st.progress(0.0, "Measuring")
-
-            def show(share: float, message: str) -> None:
-                bar.progress(min(1.0, share), plain(message))
-
-            session.measure(models, workspace.settings, points, show)
+            began = moment()
+            session.measure(models, workspace.settings, points, timed_progress("Measuring"))
+            session.others = max((others_since(began) or 0.0, session.others or 0.0))
         st.rerun()
     if measured:
-        st.dataframe(_measured_frame(session, models, tuned), hide_index=True)
+        st.html(table(_measured_frame(session, models, tuned)))
 
 
 def _measured_frame(session: TuneSession, models: Models, tuned: Tuned) -> pd.DataFrame:
@@ -286,7 +297,7 @@ def _measured_frame(session: TuneSession, models: Models, tuned: Tuned) -> pd.Da
                 "measured": f"{one.speedup.median:.2f}× ({one.speedup.low:.2f} to {one.speedup.high:.2f})",
                 "predicted": f"{predicted.median:.2f}× ({predicted.low:.2f} to {predicted.high:.2f})",
                 "prediction off by": f"{predicted.median / one.speedup.median - 1:+.1%}",
-                "tokens a pass, measured": f"{one.tau:.3f}",
+                "tokens per pass, measured": f"{one.tau:.3f}",
                 "predicted ": f"{tuned.prediction.tau[tuned.prediction.at(one.k, one.gamma)]:.3f}",
             }
         )
@@ -301,7 +312,8 @@ def _task_table(session: TuneSession, models: Models) -> pd.DataFrame | None:
     points = sorted((point for point in runs if point != VANILLA), key=lambda point: (point[0] == full, point))
     frame = _tasks_frame(task_table(session.prompts, runs, points), full)
     st.subheader("By task, as in the papers", anchor=False)
-    st.dataframe(frame, hide_index=True)
+    st.html(table(frame))
+    st.caption(TASK_WORDS)
     for paper in PUBLISHED:
         shown = ", ".join(
             f"{'full' if k == paper.full else f'{k:,}'} {tau:.2f} ({tau / paper.tau[paper.full]:.1%})"
@@ -384,7 +396,9 @@ def _pin_costly() -> None:
 def _profile(tuned: Tuned) -> None:
     profile = tuned.profile
     with st.expander("What the parts of a cycle cost here", icon=":material/timer:"):
-        st.plotly_chart(tune_charts.parts(profile), alt="Time of the target's pass and of the head")
+        left, right = st.columns(2, gap="large")
+        left.plotly_chart(tune_charts.target_pass(profile), alt="Time of the target's pass by its tokens")
+        right.plotly_chart(tune_charts.head_by_k(profile), alt="Time of the drafter's head by k")
         contexts = " and ".join(f"{context:,}" for context in profile.contexts)
         st.caption(
             f"{profile.dtype}, {profile.machine.threads} threads of {profile.machine.cpu}, after {contexts} tokens of "
@@ -402,22 +416,15 @@ def _downloads(
     models: Models,
     workspace: Workspace,
     tuned: Tuned,
-    table: pd.DataFrame | None,
+    tasks: pd.DataFrame | None,
     costly: pd.DataFrame | None,
 ) -> None:
     row = st.container(horizontal=True)
-    frame = curve_frame(tuned.prediction)
-    row.download_button("Curve as CSV", csv(frame), "tune.csv", "text/csv", key="tune_csv", icon=":material/download:")
+    download(row, "Curve as CSV", csv(curve_frame(tuned.prediction)), "tune.csv", "tune_csv")
     if costly is not None:
-        row.download_button("Costly tokens as CSV", csv(costly), "costly.csv", "text/csv", key="costly_csv")
-    row.download_button(
-        "Report for the team (HTML)",
-        lambda: _report(session, models, workspace, tuned, table, costly),
-        "tune.html",
-        "text/html",
-        key="tune_html",
-        icon=":material/description:",
-    )
+        download(row, "Costly tokens as CSV", csv(costly), "costly.csv", "costly_csv")
+    page = _report(session, models, workspace, tuned, tasks, costly)
+    download(row, "Report for the team (HTML)", page, "tune.html", "tune_html", ":material/description:")
 
 
 def _report(
@@ -425,38 +432,51 @@ def _report(
     models: Models,
     workspace: Workspace,
     tuned: Tuned,
-    table: pd.DataFrame | None,
+    tasks: pd.DataFrame | None,
     costly: pd.DataFrame | None,
 ) -> bytes:
-    best, settings, profile = tuned.recommendation, workspace.settings, tuned.profile
+    best, profile, k = tuned.recommendation, tuned.profile, _k(models)
+    # The ranking may have changed since; everything else is as it was.
+    settings = replace(
+        session.settings, **{name: getattr(workspace.settings, name) for name in (*RANKING_SETTINGS, "k")}
+    )
+    how = "greedy" if settings.temperature == 0 else f"temperature {settings.temperature:g}, seed {settings.seed}"
     measured = session.measured.get(models.ranking.digest, [])
-    how = "greedy" if settings.temperature == 0 else f"temperature {settings.temperature:g}"
     facts = {
+        "date": _clock(session.began),
         "models": models.pair.name,
         "ranking": models.ranking.name,
-        "prompts": str(len(session.prompts)),
-        "tokens": f"{tuned.trace.tokens:,}",
-        "decoding": how,
-        "machine": f"{profile.machine.cpu}, {profile.machine.threads} threads, {profile.dtype}",
+        "evidence": f"{tuned.trace.tokens:,} tokens on {len(session.prompts)} prompts",
+        "decoding": f"{how}, at most {settings.max_new_tokens:,} tokens",
+        "machine": f"{profile.machine.cpu}, {profile.machine.threads} threads, {profile.dtype}, "
+        f"timed {_clock(profile.measured_at)}",
+        "versions": f"VocabTrim {__version__}, torch {profile.machine.torch}",
     }
-    lead = _template(best).format(**_figures(best))
+    prediction = tuned.prediction
     sections = [
-        ("Predicted speed over k and gamma", "", tune_charts.heat_map(tuned.prediction, best)),
-        (
-            f"Speed against k at gamma {best.gamma}",
-            "The band is the 95 % interval.",
-            tune_charts.curve(tuned.prediction, best.gamma, _k(models), measured),
+        Section("Predicted speed over k and gamma", RULE, {"": tune_charts.heat_map(prediction, best)}),
+        Section(
+            "Against k",
+            f"The dotted line is k = {best.k:,}. Speed at gamma = {best.gamma}; the band is the 95 % interval.",
+            {
+                "Speed": tune_charts.curve(prediction, best.gamma, best.k, measured),
+                "Acceptance": tune_charts.acceptance(prediction, best.k),
+            },
         ),
-        ("Acceptance against k", "", tune_charts.acceptance(tuned.prediction, _k(models))),
     ]
     if measured:
-        sections.append(("Predicted and measured", "", _measured_frame(session, models, tuned)))
-    if table is not None:
-        sections.append(("By task", "Measured.", table))
+        sections.append(Section("Predicted and measured", "", table=_measured_frame(session, models, tuned)))
+    if tasks is not None:
+        sections.append(Section("By task", "Measured.", table=tasks))
     if costly is not None:
-        sections.append((f"What k = {_k(models):,} costs", "Accepted tokens lost, and where.", costly))
-    sections.append(("What the parts of a cycle cost", "", tune_charts.parts(profile)))
-    return report(lead, facts, sections)
+        text = f"Accepted tokens lost at k = {k:,} and where, at most {REPORTED}. The recommended k is {best.k:,}."
+        sections.append(Section(f"What k = {k:,} costs", text, table=costly.head(REPORTED)))
+    parts = {"Target pass": tune_charts.target_pass(profile), "Drafter's head": tune_charts.head_by_k(profile)}
+    sections.append(Section("What the parts of a cycle cost", "Medians with the lowest and the highest.", parts))
+    again = command(settings, session.prompts, prediction.gammas, sorted({best.k, k, models.ranking.vocab_size}))
+    link = f"{(st.context.url or '').partition('?')[0]}?{urlencode(settings.to_query())}"
+    also = " ".join(filter(None, [doubt(session.others), _runs(session, models, tuned), _evidence(tuned)]))
+    return report(in_words(best), also, facts, sections, link, again)
 
 
 main()

@@ -1,13 +1,26 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from playwright.sync_api import Browser, sync_playwright
 from tiny_models import save_first_layer, save_tiny_llama
 from tiny_tokenizer import make_tiny_tokenizer
 
 from vocabtrim_core.models import ModelPair, load_pair
+
+FLAGS = [
+    "--no-sandbox",
+    "--headless",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
 
 # Machines that run the tests differ in speed and may be busy, so time is no failure; in CI every run is the same run.
 settings.register_profile("project", deadline=None, derandomize=bool(os.environ.get("CI")))
@@ -29,3 +42,14 @@ def tiny_pair(tmp_path_factory: pytest.TempPathFactory) -> ModelPair:
     target = save_tiny_llama(root / "target", vocab_size=tokenizer.vocab_size + 4)
     save_first_layer(target, root / "drafter", vocab_size=tokenizer.vocab_size + 12)
     return load_pair(root / "target", root / "drafter")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.fail("The browser tests need Chromium: install Debian's package with `apt-get install chromium`.")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        yield launched
+        launched.close()

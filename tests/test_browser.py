@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,22 +12,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from chart_faults import FAULTS, STILL
+from playwright.sync_api import Browser, Page, expect
 
 from vocabtrim_core.embedded import embedded_target_folder
 
 ROOT = Path(__file__).resolve().parent.parent
-FLAGS = [
-    "--no-sandbox",
-    "--headless",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 PATIENCE_MS = 120_000
 
 
@@ -63,17 +55,6 @@ def _wait_for(url: str, process: subprocess.Popen, log: Path) -> None:
         except (urllib.error.URLError, OSError):
             time.sleep(0.5)
     raise AssertionError(f"the server did not answer:\n{log.read_text()}")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.fail("The browser tests need Chromium: install Debian's package with `apt-get install chromium`.")
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture
@@ -150,7 +131,7 @@ def test_generate_then_stop_in_the_middle(server: str, page: Page) -> None:
     page.get_by_role("button", name="Run", exact=True).click()
     expect(page.locator(".vt-answer")).to_contain_text(re.compile("faster|SLOWER"))
     settled(page)
-    expect(page.get_by_test_id("stDataFrame").first).to_be_visible()
+    expect(page.locator(".vt-table").first).to_be_visible()
     expect(page.locator(".vt-accepted, .vt-correction, .vt-outside").first).to_be_visible()
 
     page.goto(f"{server}/Generate?max_new_tokens=400&repeats=9&k=4096")
@@ -160,7 +141,7 @@ def test_generate_then_stop_in_the_middle(server: str, page: Page) -> None:
     page.get_by_role("button", name="Stop", exact=True).click()
     expect(page.locator(".vt-answer")).to_contain_text("Stopped")
     settled(page)
-    expect(page.get_by_text("so far").first).to_be_visible()
+    expect(page.get_by_text("stopped here").first).to_be_visible()
     kept = page.locator(".vt-text .vt-vanilla").count()
     assert kept > 1
     # The machine is free again: another run starts.
@@ -180,7 +161,7 @@ def test_mix_see_the_matrix_and_pin(server: str, page: Page) -> None:
     settled(page)
     go(page, "Coverage", "How many tokens do I need?")
     expect(page.locator(".vt-answer")).to_contain_text("50% Sample prose + 50% Sample code")
-    expect(page.locator(".js-plotly-plot").nth(1)).to_contain_text("Sample Chinese")
+    expect(page.locator(".vt-heat")).to_contain_text("Sample Chinese")
     missing = (
         page.get_by_test_id("stButtonGroup")
         .get_by_role("radio")
@@ -219,3 +200,84 @@ def test_first_request_after_a_start_may_be_any_page(server: str, page: Page) ->
         page.goto(f"{server}/{path}?k=-3&gamma=x&corpus=none&dtype=int4")
         settled(page)
         expect(page.locator(".vt-answer")).to_be_visible()
+
+
+def test_every_download_in_any_order_twice_after_a_rerun_and_beside_another_tab(
+    server: str, page: Page, tmp_path: Path
+) -> None:
+    """Bug: a button that saves nothing after another one was clicked, after a rerun or while the page runs, since the
+    server has forgotten its file; a click that reruns the page."""
+    page.goto(f"{server}/Tune?{LITTLE}")
+    settled(page)
+    tune_a_little(page)
+    other = page.context.new_page()
+    other.goto(f"{server}/Calibrate?corpus=prose")
+    settled(other)
+
+    def saved(where: Page, label: str, number: int = 0) -> bytes:
+        with where.expect_download(timeout=20_000) as waiting:
+            where.get_by_test_id("stDownloadButton").filter(has_text=label).nth(number).click()
+        return waiting.value.path().read_bytes()
+
+    curve, report = saved(page, "Curve as CSV"), saved(page, "Report for the team")
+    assert curve.startswith(b"gamma,k,") and b"what to ship" in report
+    for label in ("Report for the team", "Curve as CSV", "Curve as CSV", "Report for the team"):
+        assert saved(page, label) == (curve if "CSV" in label else report)
+    assert saved(other, "Counts", 1) == saved(other, "Counts", 1)
+    saved(other, "Counts", 0)
+    # At once, while the rerun that another k starts is under way.
+    field = page.get_by_label("k, exactly")
+    field.fill("2048")
+    field.press("Enter")
+    assert saved(page, "Report for the team") and saved(page, "Curve as CSV")
+    settled(page)
+    later = saved(page, "Report for the team")
+    assert b"k=2048" in later and later != report
+    assert saved(other, "Counts", 1)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "pages").rglob("*.py")), ids=lambda path: path.name)
+def test_downloads_are_made_in_one_place(path: Path) -> None:
+    """Bug: a new button made past the helper, with the faults that the test above looks for."""
+    assert path.name == "downloads.py" or "download_button" not in path.read_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [(1440, 1000), (1000, 900), (390, 840)], ids=lambda size: str(size[0]))
+def test_no_text_of_a_chart_or_table_is_cut(
+    server: str, browser: Browser, size: tuple[int, int], scheme: Literal["light", "dark"]
+) -> None:
+    """Bug: ticks, titles and columns that a narrow window or a long name cuts off or lays over each other."""
+    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
+    context.set_default_timeout(PATIENCE_MS)
+    page = context.new_page()
+    try:
+        for path in ("", "Calibrate", "Coverage", "Trim", "Generate", "Tune"):
+            page.goto(f"{server}/{path}?{LITTLE}")
+            settled(page)
+            if path == "Generate":
+                page.get_by_role("button", name="Run", exact=True).click()
+                expect(page.locator(".vt-answer")).to_contain_text(re.compile("faster|SLOWER"), timeout=PATIENCE_MS)
+            if path == "Tune":
+                tune_a_little(page)
+            settled(page)
+            if path:
+                page.locator(".js-plotly-plot .xtick text").first.wait_for(state="attached")
+            page.wait_for_function(STILL, polling=400)
+            assert page.evaluate(FAULTS) == [], path
+    finally:
+        context.close()
+
+
+LITTLE = "k=4096&gamma=2&max_new_tokens=8&repeats=1&dtype=float32"
+
+
+def tune_a_little(page: Page) -> None:
+    """Press Tune for two short answers."""
+    main = page.get_by_test_id("stMain")
+    for task in ("MT", "Conv.", "RAG", "Math", "Summ."):
+        main.get_by_test_id("stButtonGroup").get_by_text(task, exact=True).click()
+        settled(page)
+    page.get_by_role("button", name="Tune", exact=True).click()
+    expect(page.get_by_role("button", name="Report for the team (HTML)")).to_be_visible()
+    settled(page)

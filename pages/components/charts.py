@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 
@@ -10,17 +9,24 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from vocabtrim_core.coverage import CoverageInterval, DomainMatrix
+from pages.components.text import shown
+from vocabtrim_core.coverage import CoverageInterval
 from vocabtrim_core.decoding.engine import Cycle, CycleTimes
 from vocabtrim_core.evaluation.comparison import Method
 from vocabtrim_core.evaluation.latency import HeadTiming
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.zipf import ZipfFit, log_spaced_ranks
 
-TEAL, ORANGE, VIOLET, BLUE, GREY = "#17989a", "#dd8a1f", "#8f63d2", "#3d85d6", "#87959a"
+# Far apart for every kind of colour vision, and at a contrast of 3 on the light and on the dark page (see the tests).
+TEAL, ORANGE, VIOLET, BLUE = "#1b9fa1", "#d07916", "#a361c2", "#2075f5"
+RED, GREEN, GREY = "#c63630", "#4a9e62", "#726f66"
 COLOURS: dict[Method, str] = {"vanilla": GREY, "untrimmed": BLUE, "trimmed": TEAL}
-LINES = (TEAL, VIOLET, BLUE, "#c2557a", "#6d9a3a", GREY)  # Orange is for laws and marks.
-BAND = "rgba(23, 152, 154, 0.28)"
+LINES = (TEAL, VIOLET, BLUE, RED, GREEN, GREY)  # Orange is for laws and marks.
+# Lines differ in more than their colour.
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross")
+FAINT = "rgba(135, 149, 154, 0.3)"
+BAND = "rgba(27, 159, 161, 0.28)"
 NAMES: dict[Method, str] = {"vanilla": "Vanilla", "untrimmed": "Full vocabulary", "trimmed": "Trimmed"}
 PARTS = {
     "drafter_body": "drafter body",
@@ -30,7 +36,8 @@ PARTS = {
     "bookkeeping": "cache bookkeeping",
     "rest": "rest",
 }
-PART_COLOURS = (ORANGE, VIOLET, TEAL, BLUE, "#c2557a", GREY)
+PART_COLOURS = (ORANGE, VIOLET, TEAL, BLUE, RED, GREY)
+PART_PATTERNS = ("", "/", "", "\\\\", ".", "x")
 
 
 def zipf(frequencies: Mapping[str, np.ndarray], fits: Mapping[str, ZipfFit], fitted: str, k: int) -> go.Figure:
@@ -42,10 +49,8 @@ def zipf(frequencies: Mapping[str, np.ndarray], fits: Mapping[str, ZipfFit], fit
     for number, (name, counts) in enumerate(frequencies.items()):
         ranks = log_spaced_ranks(len(counts))
         shares = counts[ranks - 1] / counts.sum()
-        colour = LINES[number % len(LINES)]
-        line = go.Scatter(
-            x=ranks, y=shares, name=_escaped(name), mode="lines+markers", line_color=colour, marker_size=4
-        )
+        line = go.Scatter(x=ranks, y=shares, name=_escaped(name), mode="lines+markers", line=line_style(number))
+        line.update(marker={"size": 5, "symbol": SYMBOLS[number % len(SYMBOLS)], "maxdisplayed": 30})
         line.update(customdata=counts[ranks - 1])
         figure.add_trace(line.update(hovertemplate="rank %{x:,}: %{customdata:,} times, %{y:.4%}<extra></extra>"))
     for (name, fit), dash in zip(fits.items(), ("dash", "dot"), strict=False):
@@ -56,55 +61,20 @@ def zipf(frequencies: Mapping[str, np.ndarray], fits: Mapping[str, ZipfFit], fit
     _mark_k(figure, k)
     figure.update_xaxes(type="log", title="rank (1 = most frequent token)", dtick=1, tickformat=",")
     figure.update_yaxes(type="log", title="share of the text", dtick=1, tickformat=".4~%")
-    return _finished(figure, 460)
-
-
-def matrix(found: DomainMatrix) -> go.Figure:
-    """Coverage of each corpus (column) by each ranking (row) as a heat map, weakest where it is most orange."""
-    texts = [["–" if np.isnan(share) else f"{share:.1%}" for share in row] for row in found.coverage]
-    notes = [
-        [
-            "no interval" if np.isnan(low) else f"95 % interval {low:.1%} to {high:.1%}"
-            for low, high in zip(lows, highs, strict=True)
-        ]
-        for lows, highs in zip(found.low, found.high, strict=True)
-    ]
-    heat = go.Heatmap(
-        z=found.coverage,
-        # Two corpora may have the same name, so the axes count.
-        x=list(range(len(found.columns))),
-        y=list(range(len(found.rows))),
-        text=texts,
-        texttemplate="%{text}",
-        textfont={"size": 14},
-        customdata=notes,
-        hovertemplate="%{z:.2%}, %{customdata}<extra></extra>",
-        colorscale=[[0, ORANGE], [0.5, "#b9a45c"], [1, TEAL]],
-        showscale=False,
-        xgap=3,
-        ygap=3,
-    )
-    figure = go.Figure(heat)
-    for axis, names in (("x", found.columns), ("y", found.rows)):
-        shown = [_escaped(name if len(name) < 34 else f"{name[:32]}…") for name in names]
-        figure.update_layout({f"{axis}axis": {"tickvals": list(range(len(names))), "ticktext": shown}})
-    figure.update_xaxes(side="top", title="the text that is covered")
-    figure.update_yaxes(autorange="reversed", title="the ranking is made from")
-    margin = {"l": 8, "r": 16, "t": 60, "b": 8}
-    return figure.update_layout(height=130 + 52 * len(found.rows), margin=margin)
+    return finished(figure, 460)
 
 
 def categories(names: Sequence[str], kept: Sequence[int], dropped: Sequence[int]) -> go.Figure:
     """Tokens of each kind that are kept and that are not, as shares of the kind."""
     figure = go.Figure()
-    for label, colour, values in (("kept", TEAL, kept), ("dropped", "rgba(135, 149, 154, 0.35)", dropped)):
+    for label, colour, values in (("kept", TEAL, kept), ("dropped", FAINT, dropped)):
         shares = [value / max(1, a + b) for value, a, b in zip(values, kept, dropped, strict=True)]
         bar = go.Bar(x=shares, y=list(names), name=label, orientation="h", marker_color=colour, customdata=list(values))
         figure.add_trace(bar.update(hovertemplate=f"%{{y}}: %{{customdata:,}} {label} (%{{x:.1%}})<extra></extra>"))
     figure.update_xaxes(title="share of the tokens of this kind", tickformat=".0%", range=[0, 1])
     figure.update_yaxes(autorange="reversed")
     figure.update_layout(barmode="stack", bargap=0.25, legend_traceorder="normal")
-    return _finished(figure, 120 + 26 * len(names))
+    return finished(figure, 120 + 26 * len(names))
 
 
 def coverage(
@@ -125,10 +95,11 @@ def coverage(
         )
         figure.add_trace(around.update(fill="toself", fillcolor=BAND, line_width=0, hoverinfo="skip"))
     labelled = list(curves)[-1]
-    for (name, curve), colour in zip(curves.items(), (GREY, TEAL), strict=False):
+    for (name, curve), colour, dash in zip(curves.items(), (GREY, TEAL), ("dash", "solid"), strict=False):
         ranks = log_spaced_ranks(len(curve))
         ranks = ranks[ranks >= min(lowest, len(curve))]
-        trace = go.Scatter(x=ranks, y=curve[ranks - 1], name=name, mode="lines", line={"color": colour, "width": 2.5})
+        trace = go.Scatter(x=ranks, y=curve[ranks - 1], name=name, mode="lines")
+        trace.update(line={"color": colour, "width": 2.5, "dash": dash})
         figure.add_trace(trace.update(hovertemplate=f"k = %{{x:,}}: %{{y:.2%}} of the {name} text<extra></extra>"))
         reached = {share: at for share, at in marks.get(name, {}).items() if at is not None}
         points = go.Scatter(
@@ -147,27 +118,27 @@ def coverage(
     ends = [math.log10(max(1, lowest)), math.log10(size) + 0.2]
     figure.update_xaxes(type="log", title="k, tokens kept", dtick=1, tickformat=",", range=ends)
     figure.update_yaxes(title="share of the text covered", tickformat=".0%", range=[0, 1.03])
-    return _finished(figure, 440)
+    return finished(figure, 440)
 
 
 def head_time(timings: Sequence[HeadTiming], k: int, estimate: float) -> go.Figure:
     """Milliseconds of one head call against k; `estimate` seconds at the chosen k, cold."""
     figure = go.Figure()
     sizes = [timing.k for timing in timings]
-    for name, colour, spreads in (
-        ("cold: after other work, as in a cycle", TEAL, [timing.cold for timing in timings]),
-        ("warm: in a loop", GREY, [timing.warm for timing in timings]),
+    for name, colour, dash, spreads in (
+        ("cold: after other work, as in a cycle", TEAL, "solid", [timing.cold for timing in timings]),
+        ("warm: in a loop", GREY, "dash", [timing.warm for timing in timings]),
     ):
         trace = go.Scatter(x=sizes, y=[spread.median * 1e3 for spread in spreads], name=name, mode="lines+markers")
-        trace.update(line_color=colour, error_y=_error(spreads, 1e3))
+        trace.update(line={"color": colour, "dash": dash}, error_y=_error(spreads, 1e3))
         figure.add_trace(trace.update(hovertemplate="k = %{x:,}: %{y:.3f} ms<extra></extra>"))
     marker = go.Scatter(x=[k], y=[estimate * 1e3], mode="markers", name="your k", showlegend=False)
     marker.update(marker={"color": ORANGE, "size": 13, "symbol": "diamond"})
     figure.add_trace(marker.update(hovertemplate="k = %{x:,}: about %{y:.3f} ms<extra></extra>"))
     _mark_k(figure, k)
     figure.update_xaxes(type="log", title="k, rows of the head", dtick=1, tickformat=",")
-    figure.update_yaxes(type="log", title="milliseconds a token", dtick=1)
-    return _finished(figure, 420)
+    figure.update_yaxes(type="log", title="milliseconds per token", dtick="D2")
+    return finished(figure, 420)
 
 
 def emitted_by_cycle(runs: Mapping[Method, Sequence[Cycle]], depth: int, names: Mapping[Method, str]) -> go.Figure:
@@ -179,21 +150,22 @@ def emitted_by_cycle(runs: Mapping[Method, Sequence[Cycle]], depth: int, names: 
         figure.add_trace(trace.update(hovertemplate="cycle %{x}: %{y} tokens<extra></extra>"), row, 1)
     figure.update_xaxes(title="cycle", row=len(runs))
     figure.update_yaxes(title="tokens", range=[0, depth + 1], dtick=1 if depth < 6 else 4)
-    return _finished(figure.update_layout(bargap=0.1), 320)
+    return finished(figure.update_layout(bargap=0.1), 320)
 
 
 def time_budget(times: Mapping[Method, CycleTimes], names: Mapping[Method, str]) -> go.Figure:
     """Mean milliseconds of a cycle by what they were spent on, one bar a method."""
     figure = go.Figure()
     methods = list(times)[::-1]
-    for (part, name), colour in zip(PARTS.items(), PART_COLOURS, strict=True):
+    for (part, name), colour, pattern in zip(PARTS.items(), PART_COLOURS, PART_PATTERNS, strict=True):
         spent = [getattr(times[method], part) * 1e3 for method in methods]
         trace = go.Bar(x=spent, y=[_escaped(names[method]) for method in methods], name=name, orientation="h")
-        trace.update(marker_color=colour, hovertemplate=f"{name}: %{{x:.2f}} ms<extra></extra>")
+        trace.update(marker={"color": colour, "pattern": {"shape": pattern, "size": 6, "solidity": 0.25}})
+        trace.update(hovertemplate=f"{name}: %{{x:.2f}} ms<extra></extra>")
         figure.add_trace(trace)
-    figure.update_xaxes(title="milliseconds a cycle, mean")
+    figure.update_xaxes(title="milliseconds per cycle, mean")
     figure.update_layout(barmode="stack", bargap=0.35, legend_traceorder="normal")
-    return _finished(figure, 320)
+    return finished(figure, 320)
 
 
 def sparkline(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, log_y: bool, k: int) -> go.Figure:
@@ -208,7 +180,7 @@ def sparkline(x: Sequence[float] | np.ndarray, y: Sequence[float] | np.ndarray, 
 def share_bar(share: float) -> go.Figure:
     """A bar of which `share` is filled."""
     figure = go.Figure()
-    for value, colour in ((share, TEAL), (1 - share, "rgba(135, 149, 154, 0.25)")):
+    for value, colour in ((share, TEAL), (1 - share, FAINT)):
         figure.add_trace(go.Bar(x=[value], y=[""], orientation="h", marker_color=colour, hoverinfo="skip"))
     figure.update_xaxes(visible=False, range=[0, 1])
     figure.update_yaxes(visible=False)
@@ -218,7 +190,7 @@ def share_bar(share: float) -> go.Figure:
 
 def _escaped(name: str) -> str:
     """A user's name: plotly reads some HTML in labels."""
-    return html.escape(name)
+    return shown(name)
 
 
 def _mark_k(figure: go.Figure, k: int) -> None:
@@ -236,6 +208,16 @@ def _error(spreads: Sequence[Spread], scale: float) -> dict:
     }
 
 
-def _finished(figure: go.Figure, height: int) -> go.Figure:
-    legend = {"orientation": "h", "yanchor": "bottom", "y": 1.06, "xanchor": "left", "x": 0}
-    return figure.update_layout(height=height, margin={"l": 8, "r": 16, "t": 48, "b": 8}, legend=legend)
+def line_style(number: int) -> dict:
+    """Colour and dashes of the n-th of several lines."""
+    return {"color": LINES[number % len(LINES)], "dash": DASHES[number % len(DASHES)], "width": 2}
+
+
+def finished(figure: go.Figure, height: int) -> go.Figure:
+    """The look that every chart has: room for its ticks and titles, the legend above it, the tools beside it."""
+    legend = {"orientation": "h", "yanchor": "bottom", "y": 1.08, "xanchor": "left", "x": 0}
+    figure.update_xaxes(automargin=True, title_standoff=10)
+    figure.update_yaxes(automargin=True, title_standoff=10)
+    return figure.update_layout(
+        height=height, margin={"l": 56, "r": 20, "t": 56, "b": 48}, legend=legend, modebar_orientation="v"
+    )

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Literal
 
 import streamlit as st
 
+from pages.components.progress import timed_progress
 from pages.components.ranking import use_list
 from pages.components.resources import Corpus, counted, machine_to_itself, pair_of
 from pages.components.state import Workspace, choose_corpus, own_corpora, own_lists
-from pages.components.text import plain
+from pages.components.text import short_name
 from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Source, plan_shards
 from vocabtrim_core.embedded import cache_root
 from vocabtrim_core.errors import CorpusError
@@ -46,7 +47,11 @@ def count(
     shards = plan_shards(sources, options, on_bad=unusable.append)
     identity = [workspace.tokenizer.fingerprint, holdout, astuple(options), *(shard.key for shard in shards)]
     key = hashlib.sha256(repr(identity).encode()).hexdigest()[:20]
-    if key not in own_corpora():
+    known = own_corpora().get(key)
+    if known is not None and known.label != short_name(label):
+        notes = st.session_state.setdefault("_notes", ())
+        st.session_state["_notes"] = (*notes, f"{label} has the same content as {known.label}, which is now in use.")
+    if known is None:
         folder = cache_root() / "counting" if keep_parts else None
         keep(key, counted(shards, workspace.tokenizer, options, holdout, label, report, folder, unusable))
     choose_corpus(key)
@@ -120,14 +125,9 @@ def keep(key: str, corpus: Corpus) -> None:
     own = own_corpora()
     if len(own) >= MAX_CORPORA:
         raise CorpusError(f"This session holds {MAX_CORPORA} corpora already. Remove one first.")
-    own[key] = corpus
+    own[key] = replace(corpus, label=short_name(corpus.label))
 
 
 def progress() -> Progress:
     """A bar that shows what is being done. A click on anything reruns the page at its next step, and so cancels."""
-    bar = st.progress(0.0)
-
-    def report(share: float, message: str) -> None:
-        bar.progress(min(1.0, max(0.0, share)), plain(message))
-
-    return report
+    return timed_progress("Starting")

@@ -17,6 +17,7 @@ import numpy as np
 import streamlit as st
 import torch
 
+from pages.components.progress import cancel_button, timed_progress
 from vocabtrim_core import defaults
 from vocabtrim_core.categories import token_categories
 from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Shard, read_file
@@ -24,6 +25,7 @@ from vocabtrim_core.counting import TokenCounts, count_files, run_count
 from vocabtrim_core.coverage import CoverageInterval, DomainMatrix, domain_matrix, mixed_coverage_interval
 from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
 from vocabtrim_core.evaluation.bandwidth import Bandwidth, measure_bandwidth
+from vocabtrim_core.evaluation.contention import moment, others_since
 from vocabtrim_core.evaluation.latency import HeadTiming, time_head
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import model_folder
@@ -211,18 +213,28 @@ def timed_sizes(vocab_size: int) -> list[int]:
     return np.unique(np.geomspace(min(256, vocab_size), vocab_size, 9).round().astype(int)).tolist()
 
 
-def head_timings(key: tuple[str, ...], head: RankedHead, again: bool) -> list[HeadTiming]:
-    """The head's time at `timed_sizes`: measured once for a `key`, and `again` on request, on a machine to itself."""
-    kept = _timings()
+def head_timings(key: tuple[str, ...], head: RankedHead, again: bool) -> tuple[list[HeadTiming], float | None] | None:
+    """The head's time at `timed_sizes`, and how many processors other programs used meanwhile: measured once for a
+    `key`, and `again` on request, on a machine to itself. None where the user has cancelled that."""
+    kept, state = _timings(), st.session_state
+    if key not in kept and state.get("_untimed") == key and not again:
+        return None
     # Looked up without the lock: moving k must not wait for another session's run.
     if again or key not in kept:
-        with machine_to_itself(), st.spinner("Timing the head at several k (some seconds, once)"):
-            kept[key] = time_head(head, timed_sizes(head.vocab_size))
+        place = st.container(horizontal=True, vertical_alignment="center")
+        cancel_button(place, "cancel_timing", lambda: state.update(_untimed=key))
+        shown = st.empty()
+        with machine_to_itself():
+            began = moment()
+            report = timed_progress("Timing the head at several k", shown)
+            timings = time_head(head, timed_sizes(head.vocab_size), on_progress=report)
+            kept[key] = timings, others_since(began)
+        st.rerun()
     return kept[key]
 
 
 @st.cache_resource
-def _timings() -> dict[tuple[str, ...], list[HeadTiming]]:
+def _timings() -> dict[tuple[str, ...], tuple[list[HeadTiming], float | None]]:
     return {}
 
 

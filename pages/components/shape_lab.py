@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from pages.components import tune_charts
+from pages.components import tables, tune_charts
 from pages.components.resources import machine_to_itself
 from pages.components.text import errors_shown
 from vocabtrim_core.evaluation.papers import PUBLISHED
@@ -16,7 +16,7 @@ TYPED = "Typed in"
 
 def shape_lab() -> None:
     """Choose a shape, time its head here, and show what a paper's acceptance would make of it."""
-    st.subheader("Shape lab: drafters whose weights are not here", anchor=False)
+    st.subheader("Shape lab: estimate drafters you do not have", anchor=False)
     state = st.session_state
     row = st.columns([2, 2, 1], gap="medium", vertical_alignment="bottom")
     names = [shape.name for shape in SHAPES] + [TYPED]
@@ -58,7 +58,11 @@ def shape_lab() -> None:
         f"is {found.ks[best]:,}: about {found.over_untrimmed[best]:.2f} times the speed of the full vocabulary.",
         icon=":material/science:",
     )
-    st.plotly_chart(tune_charts.shape(found), alt="Head time and estimated speedup against k")
+    left, right = st.columns(2, gap="large")
+    left.caption("Head time, measured here")
+    left.plotly_chart(tune_charts.shape_head(found), alt="Head time against k")
+    right.caption("Speed against the full vocabulary, estimated")
+    right.plotly_chart(tune_charts.shape_speed(found), alt="Estimated speedup against k")
     rows = {
         "k": [f"{k:,}" for k in found.ks],
         "head, ms (measured)": [f"{one.cold.median * 1e3:.2f}" for one in found.timings],
@@ -66,4 +70,4 @@ def shape_lab() -> None:
         "vs vanilla (estimate)": [f"{one:.2f}×" for one in found.speedup],
         "vs full vocabulary (estimate)": [f"{one:.2f}×" for one in found.over_untrimmed],
     }
-    st.dataframe(pd.DataFrame(rows), hide_index=True)
+    st.html(tables.table(pd.DataFrame(rows)))

@@ -11,9 +11,9 @@ import pandas as pd
 import streamlit as st
 import torch
 
-from pages.components import charts, tokens
+from pages.components import charts, tables, tokens
 from pages.components.settings import Settings
-from pages.components.text import answer, facts
+from pages.components.text import answer, facts, shown
 from vocabtrim_core.decoding.engine import Cycle
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.evaluation.bandwidth import Bandwidth, bound_of
@@ -29,6 +29,7 @@ from vocabtrim_core.evaluation.comparison import (
     summarise,
     warm_up,
 )
+from vocabtrim_core.evaluation.contention import disagree, moment, others_since
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.tokenization import Tokenizer
 
@@ -54,6 +55,7 @@ class Session:
     at_fixed_rows: dict[Turn, list[Cycle]] = field(default_factory=dict)
     complete: bool = False
     comparison: Comparison | None = None
+    others: float | None = None  # processors that other programs used meanwhile
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -76,9 +78,11 @@ class Session:
         dictionary grows that a reader may be going through.
         """
         warm_up(self.contest, self.prompt_ids)
+        began = moment()
         for turn, cycle in play(self.contest, [self.prompt_ids], self.settings.repeats):
             self.cycles = _grown(self.cycles, turn, cycle)
             on_cycle(turn)
+        self.others = others_since(began)
         fixed = self.contest.at_fixed_rows()
         for turn, cycle in play(fixed, [self.prompt_ids], 1) if fixed else ():
             self.at_fixed_rows = _grown(self.at_fixed_rows, turn, cycle)
@@ -104,16 +108,22 @@ def _grown(cycles: dict[Turn, list[Cycle]], turn: Turn, cycle: Cycle) -> dict[Tu
     return cycles
 
 
-def chips(session: Session, method: Method) -> str:
+def chips(session: Session, method: Method, running: bool = False) -> str:
     """One method's column as HTML."""
     cycles = session.shown(method)
-    body = tokens.decoded_chips(cycles, session.tokenizer, session.prompt_ids[-1:])
     if not cycles:
-        return body
+        return f'<div class="vt-wait">{"waiting" if running else "stopped before its turn"}</div>'
+    parts = [one.position for one in _timed_differences(session) if one.method == method]
+    body = tokens.decoded_chips(cycles, session.tokenizer, session.prompt_ids[-1:], parts[0] if parts else None)
     run = Run(tuple(cycles))
-    finish = {"eos": "ended by itself", "length": "cut at the limit", "stop string": "stop string", None: "so far"}
+    unfinished = "so far" if running else "stopped here"
+    finish = {"eos": "ended by itself", "length": "cut at the limit", "stop string": "stop string", None: unfinished}
     state = f"{len(run.token_ids):,} tokens in {len(cycles):,} target passes, {finish[cycles[-1].finish]}"
     return f'{body}<div class="vt-muted vt-card">{html.escape(state)}</div>'
+
+
+def _timed_differences(session: Session) -> tuple[Difference, ...]:
+    return session.comparison.timed_differences if session.comparison else ()
 
 
 def sentence(session: Session, comparison: Comparison) -> None:
@@ -125,25 +135,46 @@ def sentence(session: Session, comparison: Comparison) -> None:
     if trimmed is None or trimmed.speedup_vs_vanilla is None or trimmed.speedup_vs_untrimmed is None:
         answer("Stopped before the trimmed drafter had finished, so there is no speed to compare yet.")
         return
-    template = (
-        "With k\u00a0=\u00a0{k} the trimmed drafter is {vanilla} than vanilla ({over_vanilla}) and {full} than the "
-        "drafter with its full vocabulary ({over_full}). "
-    )
-    if comparison.identical is None:
-        template += "Sampled texts differ from run to run by design; their distribution is the target's."
-    elif comparison.identical:
-        template += "All texts are {same}, token for token" + (", bit for bit." if comparison.fixed_rows else ".")
+    vanilla, full = trimmed.speedup_vs_vanilla, trimmed.speedup_vs_untrimmed
+    if any(disagree(one.low, one.high) for one in (vanilla, full)):
+        template = (
+            "The repeats disagree too much for a verdict: with k\u00a0=\u00a0{k} the trimmed drafter has "
+            "{over_vanilla} the speed of vanilla and {over_full} that of the full vocabulary. "
+        )
     else:
-        template += "The texts are {same}: see where they part below."
+        template = (
+            "With k\u00a0=\u00a0{k} the trimmed drafter is {vanilla} than vanilla ({over_vanilla}) and {full} than the "
+            "drafter with its full vocabulary ({over_full}). "
+        )
     answer(
-        template,
+        template + _sameness(comparison),
         k=f"{session.contest.k:,}",
-        vanilla=_verdict(trimmed.speedup_vs_vanilla),
-        over_vanilla=times_as_fast(trimmed.speedup_vs_vanilla),
-        full=_verdict(trimmed.speedup_vs_untrimmed),
-        over_full=times_as_fast(trimmed.speedup_vs_untrimmed),
+        vanilla=_verdict(vanilla),
+        over_vanilla=times_as_fast(vanilla),
+        full=_verdict(full),
+        over_full=times_as_fast(full),
         same="identical" if comparison.identical else "not identical",
+        token=f"token {min(one.position for one in comparison.timed_differences) + 1:,}"
+        if comparison.timed_differences
+        else "",
     )
+
+
+def _sameness(comparison: Comparison) -> str:
+    """What is known of the texts: of those that were timed and are shown, and of those at fixed rows."""
+    if comparison.identical is None:
+        return "Sampled texts differ from run to run by design; their distribution is the target's."
+    if comparison.fixed_rows is None:
+        if comparison.identical:
+            return "All texts are {same}, token for token."
+        return "The texts are {same}: see where they part below."
+    exact = "decoded again with every pass of one size they are {same}"
+    exact += ", token for token, bit for bit." if comparison.identical else "."
+    if comparison.timed_differences:
+        return f"As timed, the texts part at {{token}}; {exact}"
+    if comparison.identical:
+        return "All texts are {same} as timed, and again with every pass of one size, token for token, bit for bit."
+    return f"As timed, all texts are the same; {exact}"
 
 
 def _sentence_without_head(session: Session, comparison: Comparison) -> None:
@@ -168,7 +199,7 @@ def name(session: Session | None, method: Method) -> str:
 
 def _verdict(speedup: Spread) -> str:
     word = "faster" if speedup.median > 1 else "SLOWER"
-    return word if not speedup.low < 1 < speedup.high else f"{word} by the median, though not in every repeat,"
+    return word if not speedup.low < 1 < speedup.high else f"{word} on median, though not in every repeat,"
 
 
 def times_as_fast(speedup: Spread) -> str:
@@ -185,28 +216,26 @@ def figures(session: Session, comparison: Comparison) -> None:
         rows.append(
             {
                 "method": name(session, method),
-                "tokens/s": f"{speed.median:.1f} ({speed.low:.1f} to {speed.high:.1f})",
+                "tokens/s": f"{speed.median:.1f}"
+                + (f" ({speed.low:.1f} to {speed.high:.1f})" if speed.low < speed.high else ""),
                 "vs vanilla": times_as_fast(one.speedup_vs_vanilla) if one.speedup_vs_vanilla else "1",
                 "vs full vocabulary": times_as_fast(one.speedup_vs_untrimmed) if one.speedup_vs_untrimmed else "",
                 "drafted": "" if method == "vanilla" else f"{session.drafted_a_cycle(method):.1f}",
                 "acceptance length": f"{one.acceptance_length:.2f}",
                 "acceptance rate": rate,
                 "rejections (outside k)": f"{one.rejections:,} ({one.out_of_vocabulary:,})" if rate else "",
-                "prompt": f"{one.prefill_seconds * 1e3:.0f} ms",
+                "prompt": f"{one.prefill_seconds * 1e3:,.0f} ms",
             }
         )
-    st.dataframe(
-        pd.DataFrame(rows),
-        hide_index=True,
-        column_config={column: st.column_config.Column(help=meaning) for column, meaning in MEANINGS.items()},
-    )
+    st.html(tables.table(pd.DataFrame(rows), MEANINGS))
     asked, count = session.settings, comparison.repeats
     how = "greedy" if asked.temperature == 0 else f"temperature {asked.temperature:g}"
-    spread = (
-        f"Speeds are the median of {count} interleaved repeats, with the lowest and the highest."
-        if count > 1
-        else "Speeds were measured once; choose more repeats in the sidebar to see their spread."
-    )
+    if count > 1:
+        spread = f"Speeds are the median of {count} interleaved repeats, with the lowest and the highest."
+    elif asked.repeats > 1:
+        spread = f"The run was stopped in the first of {asked.repeats} repeats, so these speeds have no spread."
+    else:
+        spread = "Speeds were measured once; choose more repeats in the sidebar to see their spread."
     kept = f"k = {session.contest.k:,}, " if session.contest.k else ""
     drafts = f"trees of {asked.tree} (depth, top-k, nodes)" if asked.tree else f"gamma = {asked.gamma}"
     st.caption(
@@ -238,14 +267,15 @@ def _first_differences(session: Session, differences: tuple[Difference, ...], ho
         text = f"{name(session, method)}: {where}, {theirs} against {ours}"
         margin = difference.logit_margin
         if margin is not None:
-            text += f". The target's logits of the two are {abs(margin):.4f} apart"
             near = abs(margin) <= NEAR_TIE[session.settings.dtype]
+            apart = "equal" if round(abs(margin), 4) == 0 else f"{abs(margin):.4f} apart"
+            text += f". The target's logits of the two are {apart}"
             text += (
                 f": a near tie in {session.settings.dtype}, where the order of summing decides."
                 if near
                 else ", which is more than rounding explains. Please report it."
             )
-        st.html(f'<div class="vt-note">{html.escape(text)}</div>')
+        st.html(f'<div class="vt-note">{shown(text)}</div>')
 
 
 def _named(tokenizer: Tokenizer, token_id: int | None) -> str:
@@ -269,7 +299,7 @@ def details(session: Session, comparison: Comparison, bandwidth: Bandwidth) -> N
         st.caption(
             "The drafter's head counts with softmax, filters and choosing; verification is the target's pass with its "
             "head; cache bookkeeping is forgetting what was refused."
-            + (f" The parts are {min(shares):.1%} of the wall time or more." if shares else "")
+            + (f" The parts explain at least {min(1.0, *shares):.1%} of the wall time." if shares else "")
         )
         _limit(session, comparison, bandwidth)
 

@@ -9,7 +9,7 @@ import numpy as np
 import streamlit as st
 
 from pages.components import ranking as ranking_settings
-from pages.components import tokens
+from pages.components import tables, tokens
 from pages.components.resources import (
     Corpus,
     Recipe,
@@ -140,6 +140,7 @@ def page_setup(page: Page) -> Setup:
     title = "VocabTrim" if page is START else f"{page.label} · VocabTrim"
     st.set_page_config(page_title=title, page_icon=":material/content_cut:", layout="wide")
     st.html(tokens.STYLE)
+    st.html(tables.STYLE)
     _seed(page)
     with st.sidebar:
         navigation = st.container(gap="xxsmall")

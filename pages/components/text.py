@@ -11,27 +11,45 @@ import streamlit as st
 
 from vocabtrim_core.errors import VocabTrimError
 
+# They turn the order of what follows, figures too.
+_TURNING = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+LONGEST_NAME = 60
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>~$:&|]|^[#+\-=])", re.MULTILINE)
 
 
 def answer(template: str, **figures: object) -> None:
     """The page's answer: `template` with each named figure in bold."""
-    bold = {name: f"<b>{html.escape(str(value))}</b>" for name, value in figures.items()}
+    bold = {name: f"<b>{shown(str(value))}</b>" for name, value in figures.items()}
     st.html(f'<p class="vt-answer">{html.escape(template, quote=False).format(**bold)}</p>')
+
+
+def unturned(text: str) -> str:
+    """`text` with the code of each character that would turn the direction of reading."""
+    return _TURNING.sub(lambda turn: f"U+{ord(turn[0]):04X}", text)
+
+
+def short_name(name: str) -> str:
+    """A user's name for something, `unturned`, and without its middle where it is longer than `LONGEST_NAME`."""
+    name, half = unturned(name), LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def shown(text: str) -> str:
+    """`text` as HTML that shows it as it is, `unturned`."""
+    return html.escape(unturned(text))
 
 
 def plain(text: str) -> str:
     """`text` so that Markdown shows it as it is."""
-    return _MARKDOWN.sub(r"\\\1", text)
+    return _MARKDOWN.sub(r"\\\1", unturned(text))
 
 
 def card(title: str, rows: Mapping[str, str]) -> str:
     """A small table under a title, as HTML."""
     lines = "".join(
-        f'<tr><td class="vt-muted">{html.escape(name)}</td><td>{html.escape(value)}</td></tr>'
-        for name, value in rows.items()
+        f'<tr><td class="vt-muted">{shown(name)}</td><td>{shown(value)}</td></tr>' for name, value in rows.items()
     )
-    return f'<div class="vt-card"><h4>{html.escape(title)}</h4><table>{lines}</table></div>'
+    return f'<div class="vt-card"><h4>{shown(title)}</h4><table>{lines}</table></div>'
 
 
 def megabytes(count: int) -> str:
@@ -42,8 +60,7 @@ def megabytes(count: int) -> str:
 def facts(rows: Mapping[str, str]) -> str:
     """Labels with their values side by side, as HTML."""
     pairs = "".join(
-        f'<div><div class="vt-muted">{html.escape(name)}</div>{html.escape(value)}</div>'
-        for name, value in rows.items()
+        f'<div><div class="vt-muted">{shown(name)}</div>{shown(value)}</div>' for name, value in rows.items()
     )
     return f'<div class="vt-facts">{pairs}</div>'
 

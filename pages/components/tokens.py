@@ -119,13 +119,17 @@ def _told(cycle: Cycle) -> list[int]:
     return nodes
 
 
-def decoded_chips(cycles: Iterable[Cycle], tokenizer: Tokenizer, before: Sequence[int]) -> str:
-    """A run as HTML. `before` are the last prompt ids, which the output follows."""
+def decoded_chips(
+    cycles: Iterable[Cycle], tokenizer: Tokenizer, before: Sequence[int], parts_at: int | None = None
+) -> str:
+    """A run as HTML. `before` are the last prompt ids, which the output follows; the token `parts_at` of the output is
+    the first that is not vanilla's."""
     marks = marks_of(cycles, tokenizer)
     groups = iter(grouped(tokenizer, [mark.token_id for mark in marks if mark.emitted], before))
     chips: list[str] = []
     size, text = 0, ""
     waiting: list[Mark] = []
+    emitted = 0
     for mark in marks:
         if not mark.emitted:
             # Inside an unfinished character this stands before the chip that the character becomes.
@@ -133,6 +137,9 @@ def decoded_chips(cycles: Iterable[Cycle], tokenizer: Tokenizer, before: Sequenc
             continue
         if not waiting:
             size, text = next(groups)
+        if emitted == parts_at:
+            chips.append('<span class="vt-parts">from here on not vanilla\u2019s text</span>')
+        emitted += 1
         waiting.append(mark)
         if len(waiting) == size:
             fate = max((one.fate for one in waiting), key=_WEIGHT.index)

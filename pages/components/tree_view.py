@@ -113,7 +113,7 @@ def _own(cycle: Cycle, row: int, depth: int) -> Node:
 def figure(nodes: list[Node], tokenizer: Tokenizer) -> go.Figure:
     """The tree with a row a token, further right the deeper it is, beside both models' probabilities of each token."""
     texts = readable_tokens(tokenizer, (node.token_id for node in nodes))
-    titles = ("what was drafted, by depth", "drafter's probability", "target's probability")
+    titles = ("draft, by depth", "drafter", "target")
     widths = [0.64, 0.18, 0.18]
     drawn = make_subplots(1, 3, shared_yaxes=True, column_widths=widths, horizontal_spacing=0.02, subplot_titles=titles)
     for stands, line in ((False, {"color": GREY, "width": 1}), (True, {"color": GREEN, "width": 3})):
@@ -181,8 +181,8 @@ def _laid_out(drawn: go.Figure, nodes: list[Node]) -> go.Figure:
     for column in (2, 3):
         drawn.update_xaxes(range=[0, 1.3], showticklabels=False, col=column)
     return drawn.update_layout(
-        height=130 + len(nodes) * (DENSE_ROW if dense else ROW),
-        margin={"l": 8, "r": 8, "t": 84, "b": 8},
+        height=174 + len(nodes) * (DENSE_ROW if dense else ROW),
+        margin={"l": 8, "r": 8, "t": 112, "b": 24},
         bargap=0.35,
         font_size=11 if dense else 13,
         legend={"orientation": "h", "yref": "container", "yanchor": "top", "y": 1, "xanchor": "left", "x": 0},
@@ -266,6 +266,7 @@ def _told(cycle: Cycle, greedy: bool) -> str:
     outside = " The drafter does not keep that one, so it could not propose it." if cycle.out_of_vocabulary else ""
     law = "plain softmax" if greedy else "after temperature and, where the accept rule looked, the filters"
     return (
-        f"Drafted: {drafted:,} ({what}). Accepted: {cycle.accepted:,}{own}.{outside} Each probability is of the "
-        f"token after those before it on its path ({law}). Siblings stand in the order in which they are tried."
+        f"Drafted: {drafted:,} ({what}). Accepted: {cycle.accepted:,}{own}.{outside} The bars are both models' "
+        f"probabilities, each of the token after those before it on its path ({law}). Siblings stand in the order in "
+        "which they are tried."
     )

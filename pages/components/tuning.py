@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,13 +26,17 @@ from vocabtrim_core.trees import DraftShape
 
 @dataclass
 class TuneSession:
-    """A tuning. `asked` is what the trace depends on; the ranking may change, and then only the curve is made anew."""
+    """A tuning. `asked` is what the trace depends on; the ranking may change, and then only the curve is made anew.
+    `began` is when, in seconds since 1970, with which `settings`."""
 
     asked: tuple
     prompts: list[TunePrompt]
     gammas: tuple[int, ...]
     trace: Trace
+    began: float
+    settings: Settings
     left_out: list[str] = field(default_factory=list)
+    others: float | None = None  # processors that other programs used meanwhile
     profile: LatencyProfile | None = None
     curves: dict[tuple, Tuned] = field(default_factory=dict)
     measured: dict[str, list[Measured]] = field(default_factory=dict)
@@ -98,12 +103,13 @@ def start(
     """Trace the prompts, or take the trace that is kept of them."""
     if not prompts:
         raise SettingError("There are no prompts to tune on. Choose at least one task, or upload some.")
+    began = time.time()
     one = contest(models, settings)
     usable, left_out = usable_prompts(models.pair, prompts)
     gammas = gammas[: longest_draft(models.pair, max(gammas))]
     how = GenerationSettings(max(gammas), settings.max_new_tokens, settings.generation.sampling)
     trace = kept_trace(_kept(), models.pair, usable, how, one.stop, report)
-    return TuneSession(key, usable, gammas, trace, left_out)
+    return TuneSession(key, usable, gammas, trace, began, settings, left_out)
 
 
 def _kept() -> Path:

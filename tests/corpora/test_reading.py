@@ -133,7 +133,7 @@ CHAT = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hel
     [
         ('{"text": "cut', "not valid JSON"),
         ("[1, 2]", "not a JSON object"),
-        ('{"title": "x"}', "no field that is known to hold text or a chat; it has `title`"),
+        ('{"title": "x"}', "no text or chat in a field that is known to hold one; it has `title`"),
         ('{"text": 5}', "`text` is not a string"),
         ('{"text": " "}', "`text` is empty"),
         (r'{"text": "\ud83d"}', "half a surrogate pair"),

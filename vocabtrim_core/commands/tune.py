@@ -9,11 +9,12 @@ from dataclasses import asdict
 from vocabtrim_core.commands import decoding
 from vocabtrim_core.commands.tasks import check_repeats, chosen_prompts, in_tokens, open_contest
 from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.evaluation.advice import in_words
 from vocabtrim_core.evaluation.measuring import VANILLA, Measured, measure
 from vocabtrim_core.evaluation.replay import Replay, replay, replayed_sizes
 from vocabtrim_core.evaluation.teacher_forcing import longest_draft
 from vocabtrim_core.evaluation.trace import kept_trace, usable_prompts
-from vocabtrim_core.evaluation.tuning import FEW_PROMPTS, FEW_TOKENS, Prediction, Tuned, tune
+from vocabtrim_core.evaluation.tuning import Prediction, Tuned, tune
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.trees import DraftShape
 from vocabtrim_core.vocabulary import check_k
@@ -104,6 +105,7 @@ def curve(tuned: Tuned) -> dict:
         "best_trimmed_k": best.best_trimmed_k,
         "thin": best.thin,
         "over_untrimmed": asdict(best.over_untrimmed),
+        "advice": in_words(best),
     }
     return {"curve": points, "recommended": recommended}
 
@@ -144,7 +146,7 @@ def _describe_trees(tree: dict) -> list[str]:
 def describe(result: dict) -> str:
     """The recommendation, the best k of every gamma, and predicted beside measured."""
     best = result["recommended"]
-    lines = [advice(best), ""]
+    lines = [best["advice"], ""]
     rows: list[tuple[str, ...]] = [("gamma", "best k", "tau", "vs vanilla", "interval", "MBSU (modelled)")]
     for gamma in result["settings"]["gammas"]:
         one = max((p for p in result["curve"] if p["gamma"] == gamma), key=lambda point: point["predicted_speedup"])
@@ -181,29 +183,6 @@ def describe(result: dict) -> str:
         *result["left_out"],
     ]
     return "\n".join(lines)
-
-
-def advice(best: dict) -> str:
-    """The recommendation in a sentence."""
-    speed = f"{best['speedup']:.2f}x the speed of vanilla ({best['low']:.2f}-{best['high']:.2f})"
-    over = best["over_untrimmed"]
-    gain = f"{over['median']:.2f}x the untrimmed drafter's ({over['low']:.2f}-{over['high']:.2f})"
-    low, high = best["plateau"]
-    if not best["speculate"]:
-        text = f"Do not speculate on this machine: the best is gamma = {best['gamma']}, k = {best['k']:,}, at {speed}."
-    elif best["trim"]:
-        text = f"Ship k = {best['k']:,} with gamma = {best['gamma']}: {speed}, {gain}."
-    else:
-        text = (
-            f"Do not trim: speculate with the whole vocabulary and gamma = {best['gamma']}, {speed}. The best trimmed "
-            f"k, {best['best_trimmed_k']:,}, would have {gain}."
-        )
-    if best["trim"]:
-        text += f" It keeps {best['retained']:.1%} of the acceptance length."
-    text += f" Anything from k = {low:,} to {high:,} is within 1 %."
-    if best["thin"]:
-        text += f" The evidence is thin: give {FEW_PROMPTS} prompts or more, with {FEW_TOKENS} tokens of answers."
-    return text
 
 
 def _measured(one: Measured, prediction: Prediction) -> dict:

@@ -247,7 +247,7 @@ def _no_field(field: str, names: Iterable[object]) -> str:
 
 
 def _no_known_field(names: Iterable[object]) -> str:
-    return f"no field that is known to hold text or a chat; it has {_listed(names)}; choose one of them"
+    return f"no text or chat in a field that is known to hold one; it has {_listed(names)}; choose one with text"
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,7 +25,9 @@ class HeadTiming:
     cold: Spread
 
 
-def time_head(head: RankedHead, ks: Sequence[int], repeats: int = 9) -> list[HeadTiming]:
+def time_head(
+    head: RankedHead, ks: Sequence[int], repeats: int = 9, on_progress: Callable[[float, str], None] | None = None
+) -> list[HeadTiming]:
     """Time `head` trimmed to each k, the sizes interleaved; medians and extremes over `repeats` rounds."""
     hidden = torch.randn(1, head.hidden_size, dtype=head.weight.dtype)
     others = torch.ones(EVICTION_BYTES // 4, dtype=torch.float32)
@@ -33,6 +35,8 @@ def time_head(head: RankedHead, ks: Sequence[int], repeats: int = 9) -> list[Hea
     cold: dict[int, list[float]] = {k: [] for k in ks}
     with torch.inference_mode():
         for round_number in range(repeats + 1):
+            if on_progress:
+                on_progress(round_number / (repeats + 1), f"Timing the head, round {round_number} of {repeats}")
             for k in ks:
                 others.add_(1.0)
                 first, second, third = (_seconds(head, hidden, k) for _ in range(3))
