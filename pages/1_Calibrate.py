@@ -60,8 +60,9 @@ def _sentence(workspace: Workspace) -> None:
         return
     top = min(1000, max(1, len(frequencies) // 10))
     template = (
-        "{corpus} has {tokens} tokens, {distinct} different ones ({used} of the vocabulary). The {n} most frequent "
-        "make up {share} of the text"
+        "{corpus} has {tokens} tokens, {distinct} different ones ({used} of the vocabulary). "
+        + ("The {n} most frequent make up" if top > 1 else "The most frequent makes up")
+        + " {share} of the text"
     )
     template += "; frequency falls with rank to the power {exponent}." if fit else "."
     answer(

@@ -56,7 +56,7 @@ def _curve(workspace: Workspace, curves: dict[str, np.ndarray], reached: dict[st
     )
     if band is not None:
         st.caption(
-            "The band is where coverage of new text of this kind lies with 95 % probability (bootstrap over documents)."
+            "The band is where coverage of new text of this kind lies with 95% probability (bootstrap over documents)."
             if np.isfinite(band.low).all()
             else "Too few documents were held out for an interval. Count more text."
         )

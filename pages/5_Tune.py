@@ -188,7 +188,7 @@ def _evidence(tuned: Tuned) -> str:
     seconds = tuned.seconds / max(1e-9, tuned.trace.target_seconds)
     return (
         f"Predicted from {tuned.trace.tokens:,} tokens that the target wrote on {len(tuned.trace.texts)} prompts, with "
-        f"95 % intervals (bootstrap over prompts and timing rounds). The whole curve took {seconds:.2f} times as long "
+        f"95% intervals (bootstrap over prompts and timing rounds). The whole curve took {seconds:.2f} times as long "
         "as the plain decoding that it is based on."
     )
 
@@ -457,7 +457,7 @@ def _report(
         Section("Predicted speed over k and gamma", RULE, {"": tune_charts.heat_map(prediction, best)}),
         Section(
             "Against k",
-            f"The dotted line is k = {best.k:,}. Speed at gamma = {best.gamma}; the band is the 95 % interval.",
+            f"The dotted line is k = {best.k:,}. Speed at gamma = {best.gamma}; the band is the 95% interval.",
             {
                 "Speed": tune_charts.curve(prediction, best.gamma, best.k, measured),
                 "Acceptance": tune_charts.acceptance(prediction, best.k),

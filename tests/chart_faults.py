@@ -9,6 +9,8 @@ FAULTS = """() => {
   };
   for (const plot of document.querySelectorAll('.js-plotly-plot')) {
     const frame = box(plot.querySelector('.main-svg'));
+    const place = box(plot.parentElement);
+    if (frame.l < place.l - 1 || frame.r > place.r + 1) faults.push('wider than its place: ' + plot.id);
     const texts = [...plot.querySelectorAll(
       '.xtick text, .ytick text, .xtitle, .ytitle, .legendtext, .annotation-text, .cbaxis text, .cbtitle')]
       .filter(node => node.textContent.trim() && box(node).r > box(node).l);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,10 +115,20 @@ def test_another_ranking_needs_no_new_trace(tiny: dict[str, str], monkeypatch: p
 def test_the_recommendation_can_be_taken(tiny: dict[str, str]) -> None:
     """Catches a button that leaves k and gamma as they were."""
     app = tuned(tiny)
-    best = next(iter(app.session_state["_tune"].curves.values())).recommendation
+    curves = app.session_state["_tune"].curves
+    ((key, found),) = curves.items()
+    # How fast random models are is chance.
+    best = replace(found.recommendation, speculate=True)
+    curves[key] = replace(found, recommendation=best)
+    app.run()
     app.button(key="use_recommended").click().run()
     assert_sound(app)
     assert (app.number_input(key="k").value, app.slider(key="gamma").value) == (best.k, best.gamma)
+    (found,) = (one for one in curves.values() if one.recommendation is best)
+    curves.update(dict.fromkeys(curves, replace(found, recommendation=replace(best, speculate=False))))
+    app.run()
+    assert_sound(app)
+    assert not [one for one in app.button if one.key == "use_recommended"], "do not speculate, and a button to do so"
 
 
 def test_changed_settings_are_said(tiny: dict[str, str]) -> None:

@@ -91,7 +91,7 @@ def coverage(
     figure = go.Figure()
     if band is not None and np.isfinite(band.low).all():
         around = go.Scatter(
-            x=[*band.ks, *band.ks[::-1]], y=[*band.high, *band.low[::-1]], name="95 % interval", mode="lines"
+            x=[*band.ks, *band.ks[::-1]], y=[*band.high, *band.low[::-1]], name="95% interval", mode="lines"
         )
         figure.add_trace(around.update(fill="toself", fillcolor=BAND, line_width=0, hoverinfo="skip"))
     labelled = list(curves)[-1]

@@ -9,12 +9,12 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from pages.components.text import plain
+from vocabtrim_core.progress import Progress
 
-Report = Callable[[float, str], None]
 _EARLY = 2.0  # seconds, before which nothing is said of what is left
 
 
-def timed_progress(message: str, place: DeltaGenerator | None = None) -> Report:
+def timed_progress(message: str, place: DeltaGenerator | None = None) -> Progress:
     """A bar that starts with `message`, and what moves it: a share and what is being done. A share that falls begins
     another step, of which the time left is then said."""
     began = step_began = time.monotonic()

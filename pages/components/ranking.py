@@ -9,6 +9,7 @@ import streamlit as st
 
 from pages.components.resources import Corpus, Recipe
 from pages.components.settings import BYTES, MAX_WEIGHT, SHIPPED, Settings, mixture, mixture_text
+from pages.components.text import short_name
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.shipped import sample_corpora
 from vocabtrim_core.token_text import byte_ids, readable_tokens
@@ -153,7 +154,7 @@ def _order(lists: dict[str, Ranking]) -> str:
     return st.selectbox(
         "Order",
         [BY_COUNTS, *lists],
-        format_func=lambda key: f"List {lists[key].name}" if key else "by the counts above",
+        format_func=lambda key: f"List {short_name(lists[key].name)}" if key else "by the counts above",
         key="order",
         help="A list that was imported on the page Calibrate, instead of counts.",
     )

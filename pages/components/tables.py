@@ -16,7 +16,7 @@ STYLE = Path(__file__).with_name("tables.css")
 _FIGURE = re.compile(r"[-−+±<]?\d")
 # From nothing to everything, in one direction of lightness: it reads the same without colour.
 _LIGHT, _DARK = (0xEE, 0xF5, 0xF5), (0x0B, 0x5A, 0x60)
-_DARK_FROM = 0.55
+_DARK_FROM = 0.76
 
 
 def table(frame: pd.DataFrame, meanings: Mapping[str, str] | None = None, caption: str = "") -> str:
@@ -40,13 +40,13 @@ def heat_table(found: DomainMatrix) -> str:
     for name, shares, lows, highs in zip(found.rows, found.coverage, found.low, found.high, strict=True):
         cells = [_cell(0, names[0], name, False)]
         for column, share, low, high in zip(found.columns, shares, lows, highs, strict=True):
-            note = f"95 % interval {low:.1%} to {high:.1%}" if low == low else "no interval"
+            note = f"95% interval {low:.1%} to {high:.1%}" if low == low else "no interval"
             text = f"{share:.1%}" if share == share else "–"
             looks = f' style="{_shade(share)}" title="{note}"' if share == share else ""
             cells.append(f'<td class="vt-number" data-label="{shown(column)}"{looks}>{text}</td>')
         rows.append("".join(cells))
     scale = "".join(f'<span style="{_shade(step / 10)}"></span>' for step in range(11))
-    legend = f'<div class="vt-scale">0 % covered {scale} 100 %</div>'
+    legend = f'<div class="vt-scale">0% covered {scale} 100%</div>'
     return _framed(names, [False] + [True] * len(found.columns), rows, "", "vt-heat") + legend
 
 
@@ -89,4 +89,4 @@ def _meanings(meanings: Mapping[str, str]) -> str:
 
 def _shade(share: float) -> str:
     parts = [round(light + (dark - light) * share) for light, dark in zip(_LIGHT, _DARK, strict=True)]
-    return f"background:rgb({parts[0]},{parts[1]},{parts[2]});color:{'#ffffff' if share > _DARK_FROM else '#10191c'}"
+    return f"background:rgb({parts[0]},{parts[1]},{parts[2]});color:{'#ffffff' if share > _DARK_FROM else '#000000'}"

@@ -61,7 +61,7 @@ def curve(prediction: Prediction, gamma: int, k: int, measured: Sequence[Measure
     ks = prediction.ks
     figure = go.Figure()
     band = go.Scatter(x=[*ks, *ks[::-1]], y=[*prediction.high[row], *prediction.low[row][::-1]], mode="lines")
-    figure.add_trace(band.update(name="95 % interval", fill="toself", fillcolor=BAND, line_width=0, hoverinfo="skip"))
+    figure.add_trace(band.update(name="95% interval", fill="toself", fillcolor=BAND, line_width=0, hoverinfo="skip"))
     line = go.Scatter(x=ks, y=prediction.speedup[row], name="predicted", mode="lines", line={"color": TEAL, "width": 3})
     figure.add_trace(line.update(hovertemplate="k = %{x:,}: %{y:.3f}× predicted<extra></extra>"))
     model = go.Scatter(x=ks, y=prediction.mbsu[row], name="MBSU (modelled from parameters)", mode="lines")

@@ -120,7 +120,8 @@ def _section(section: Section) -> str:
         parts.append(f"<p>{shown(section.text)}</p>")
     if section.figures:
         drawn = "".join(_drawn(title, figure) for title, figure in section.figures.items())
-        parts.append(f'<div class="figures">{drawn}</div>')
+        several = ' class="figures"' if len(section.figures) > 1 else ""
+        parts.append(f"<div{several}>{drawn}</div>")
     if section.table is not None:
         parts.append(tables.table(section.table))
     return f"<section>{''.join(parts)}</section>"

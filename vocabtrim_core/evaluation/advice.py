@@ -29,7 +29,7 @@ def advice(best: Recommendation) -> tuple[str, dict[str, str]]:
     if best.speculate and not gain:
         text += " A gain over vanilla is likely, but not beyond doubt: measure it."
     if best.speculate and best.plateau[0] < best.plateau[1]:
-        text += " Any k from {low} to {high} is at most 1 % slower."
+        text += " Any k from {low} to {high} is at most 1% slower."
     if best.thin:
         text += f" Too little evidence: use at least {FEW_PROMPTS} prompts and {FEW_TOKENS} tokens of answers."
     figures = {

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.progress import Progress
 
 # More than the last-level cache of the machines that this runs on.
 EVICTION_BYTES = 96 * 2**20
@@ -26,7 +27,7 @@ class HeadTiming:
 
 
 def time_head(
-    head: RankedHead, ks: Sequence[int], repeats: int = 9, on_progress: Callable[[float, str], None] | None = None
+    head: RankedHead, ks: Sequence[int], repeats: int = 9, on_progress: Progress | None = None
 ) -> list[HeadTiming]:
     """Time `head` trimmed to each k, the sizes interleaved; medians and extremes over `repeats` rounds."""
     hidden = torch.randn(1, head.hidden_size, dtype=head.weight.dtype)
