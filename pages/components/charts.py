@@ -37,7 +37,7 @@ PARTS = {
     "rest": "rest",
 }
 PART_COLOURS = (ORANGE, VIOLET, TEAL, BLUE, RED, GREY)
-PART_PATTERNS = ("", "/", "", "\\\\", ".", "x")
+PART_PATTERNS = ("", "/", "", "\\", ".", "x")
 
 
 def zipf(frequencies: Mapping[str, np.ndarray], fits: Mapping[str, ZipfFit], fitted: str, k: int) -> go.Figure:
