@@ -133,9 +133,8 @@ def _kinds(workspace: Workspace, models: Models) -> None:
     text = np.bincount(kinds[ids], weights=counts[ids], minlength=len(Category))
     covered = np.bincount(kinds[ids[: models.k]], weights=counts[ids[: models.k]], minlength=len(Category))
     there = sorted((kind for kind in Category if kept[kind] + dropped[kind]), key=lambda kind: -kept[kind])
-    left, right = st.columns([3, 2], gap="large")
     figure = charts.categories([kind.label for kind in there], kept[there].tolist(), dropped[there].tolist())
-    left.plotly_chart(figure, alt="Share of the tokens of each kind that is kept")
+    st.plotly_chart(figure, alt="Share of the tokens of each kind that is kept")
     rows = {
         "kind": [kind.label for kind in there],
         "kept": [f"{kept[kind]:,}" for kind in there],
@@ -143,8 +142,8 @@ def _kinds(workspace: Workspace, models: Models) -> None:
         "share of the text": [f"{text[kind] / max(1, text.sum()):.1%}" for kind in there],
         "of that covered": [f"{covered[kind] / text[kind]:.1%}" if text[kind] else "" for kind in there],
     }
-    right.html(table(pd.DataFrame(rows)))
-    right.caption(f"The text is {plain(workspace.corpus.label)}.")
+    st.html(table(pd.DataFrame(rows)))
+    st.caption(f"The text is {plain(workspace.corpus.label)}.")
 
 
 def _tokens(workspace: Workspace, models: Models) -> None:

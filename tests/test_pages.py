@@ -465,7 +465,7 @@ def test_data_set_without_network_is_a_sentence(
     app.button(key="count_place").click().run()
     assert_sound(app)
     (error,) = app.error
-    assert "nobody/nothing" in error.value and "Check its name, and the connection" in error.value
+    assert "nobody/nothing" in error.value and "Check its name and the connection" in error.value
 
 
 def test_model_writes_text_once(tiny: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
