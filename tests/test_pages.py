@@ -179,6 +179,35 @@ def test_missing_drafter_is_a_sentence(tiny: dict[str, str], tmp_path: Path) -> 
         assert "config.json" in app.error[0].value.replace("\\", "")
 
 
+HOSTILE_PATHS = {"long": "a" * 300, "user": "~nosuchuser/x", "loop": "loop", "device": "/dev/zero", "bidi": "\u202egpj"}
+
+
+@pytest.fixture
+def hostile_path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A path of the kind that `request.param` names; the hub is out of reach."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    (tmp_path / "loop").symlink_to("loop")
+    path = HOSTILE_PATHS[request.param]
+    return str(tmp_path / path) if path == "loop" else path
+
+
+@pytest.mark.parametrize("hostile_path", HOSTILE_PATHS, indirect=True)
+def test_hostile_paths_are_sentences(tiny: dict[str, str], hostile_path: str) -> None:
+    """Catches a traceback, or a page without navigation, after a path that the system cannot even look at."""
+    app = open_page("pages/2_Coverage.py", target=hostile_path)
+    assert_sound(app)
+    assert app.text_input(key="target").value == hostile_path
+    assert "There is no folder" in app.error[0].value and "\u202e" not in app.error[0].value
+    app = open_page("pages/3_Trim.py", **(tiny | {"drafter": hostile_path}))
+    assert_sound(app)
+    assert "There is no folder" in app.error[0].value
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    app.text_input(key="place").set_value(hostile_path).run()
+    app.button(key="count_place").click().run()
+    assert_sound(app)
+    assert re.search("cannot be read|does not exist|not a file|kind that is not known", app.error[0].value)
+
+
 def upload(app: AppTest, *files: tuple[str, bytes]) -> AppTest:
     app.file_uploader(key="uploads").set_value([(name, data, "text/plain") for name, data in files]).run()
     return app.button(key="count").click().run()
@@ -460,7 +489,7 @@ def test_data_set_without_network_is_a_sentence(
     app.button(key="count_place").click().run()
     assert_sound(app)
     (error,) = app.error
-    assert "nobody/nothing" in error.value and "Check its name, and the connection" in error.value
+    assert "nobody/nothing" in error.value and "Check its name and the connection" in error.value
 
 
 def test_model_writes_text_once(tiny: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

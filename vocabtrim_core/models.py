@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +20,11 @@ from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_transformers
 from vocabtrim_core.language_model import DTYPES, LanguageModel, input_embeddings
 from vocabtrim_core.model_checks import check_model, end_ids
+from vocabtrim_core.paths import is_file, reason
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
+
+_WEIGHTS = (".safetensors", ".bin", ".pt")
 
 # Of the largest logit: far above what summing in another order changes, far below what a forgotten scale or bias does.
 _HEAD_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
@@ -55,6 +59,9 @@ def load_pair(
     Raises `ModelError` where a model cannot be loaded or the two cannot work together, `SettingError` for the dtype.
     """
     report = on_progress or (lambda share, message: None)
+    if drafter not in NAMES:
+        # Before the target, whose loading takes long.
+        _check_folder(model_folder(drafter))
     target_model, tokenizer = load_target(target, dtype, lambda share, message: report(0.9 * share, message))
     report(0.9, "Loading the drafter")
     drafter_model = load_drafter(drafter, target_model, tokenizer)
@@ -88,6 +95,16 @@ def load_drafter(source: str | Path, target: LanguageModel, tokenizer: Tokenizer
     if (folder / "tokenizer.json").is_file() or model.head is not target.head:
         _refuse_other_tokenizer(tokenizer, load_tokenizer(folder), target.name, model.name)
     return IndependentModel(model)
+
+
+def _check_folder(folder: Path) -> None:
+    """ModelError where a folder holds no model of any kind."""
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise ModelError(f"{folder} cannot be read: {reason(error)}.") from None
+    if not any(name == "config.json" or name.endswith(_WEIGHTS) for name in names):
+        raise ModelError(f"{folder} is not a model folder: it has no config.json. Choose a folder that has one.")
 
 
 def load_target(
@@ -144,7 +161,7 @@ def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel
 
 def _read(folder: Path, name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, set[str]]:
     """The model of a folder, and the names of the parameters that its files lack."""
-    if not (folder / "config.json").is_file():
+    if not is_file(folder / "config.json"):
         raise ModelError(f"{folder} is not a model folder: it has no config.json. Choose a folder that has one.")
     try:
         with quiet_transformers():
@@ -182,8 +199,14 @@ def _head(model: PreTrainedModel, linear: torch.nn.Linear) -> RankedHead:
 def _check_head(model: PreTrainedModel, body: PreTrainedModel, head: RankedHead, name: str) -> None:
     """Refuse a model that does more between body and logits than `RankedHead` does."""
     ids = torch.arange(8)[None] * (head.vocab_size // 8)  # [1, 8]
-    expected = model(input_ids=ids).logits[0].float()  # [8, V]
-    hidden = getattr(body(input_ids=ids), "last_hidden_state", None)  # [1, 8, H]
+    try:
+        expected = model(input_ids=ids, use_cache=False).logits[0].float()  # [8, V]
+        hidden = getattr(body(input_ids=ids, use_cache=False), "last_hidden_state", None)  # [1, 8, H]
+    # Models raise errors of every kind for a config that is wrong, or for input that they lack.
+    except Exception as error:
+        raise ModelError(
+            f"The model {name} ({type(model).__name__}) cannot read text: {first_line(error)} Choose another model."
+        ) from error
     if hidden is not None and hidden.shape[-1] == head.hidden_size:
         difference = (head.logits(hidden[0]).float() - expected).abs().max()
         if difference <= _HEAD_TOLERANCE[head.weight.dtype] * expected.abs().max().clamp(min=1.0):

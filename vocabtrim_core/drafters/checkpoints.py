@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,32 +40,35 @@ def read_checkpoint(folder: Path, name: str) -> Checkpoint:
     """The checkpoint in `folder`. Raises `ModelError` where a file is damaged or holds more than tensors."""
     tensors: dict[str, torch.Tensor] = {}
     for file in _files(folder):
-        try:
+        with _sentence_of(file):
             tensors |= _read(file)
-        # Bad files make the readers raise errors of every kind.
-        except Exception as error:
-            raise ModelError(
-                f"{file} could not be read as tensors: {first_line(error)} Give weights as safetensors, or a PyTorch "
-                "file that holds tensors by name and nothing else."
-            ) from error
     check_finite(tensors.items(), f"The drafter {name}")
     return Checkpoint(name, read_config(folder), tensors)
 
 
 def tensor_names(folder: Path) -> set[str]:
-    """The names of the tensors in `folder`, without their values; empty where they cannot be told."""
+    """The names of the tensors in `folder`, without their values. Raises as `read_checkpoint` does."""
     names: set[str] = set()
     for file in _files(folder):
-        try:
+        with _sentence_of(file):
             if file.suffix == ".safetensors":
                 with safe_open(file, framework="pt") as opened:
                     names |= set(opened.keys())
             else:
                 names |= set(_load(file))
-        # Whoever reads the file says what is wrong with it.
-        except Exception:
-            return set()
     return names
+
+
+@contextmanager
+def _sentence_of(file: Path) -> Iterator[None]:
+    try:
+        yield
+    # Bad files make the readers raise errors of every kind.
+    except Exception as error:
+        raise ModelError(
+            f"{file} could not be read as tensors: {first_line(error)} Give weights as safetensors, or a PyTorch "
+            "file that holds tensors by name and nothing else."
+        ) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
