@@ -279,7 +279,7 @@ MISTAKES: dict[str, tuple[dict, dict | None, str]] = {
     "ids": (eagle3_with(KEPT), config(), "holds token ids"),
     "ids in another order": (eagle3_with(KEPT.flip(0)), config(), "holds token ids"),
     "zeros": (eagle3_with(torch.zeros_like(KEPT)), config(), "all zeros"),
-    "arange": (eagle3_with(torch.arange(len(KEPT))), config(), "holds token ids"),
+    "arange": (eagle3_with(torch.arange(len(KEPT))), config(), "could be offsets"),
     "ids or offsets": (eagle3_with(torch.tensor([2, 3, 5, 7])), config(), "could be offsets.*or the token ids"),
     "bfloat16": (eagle3_with((KEPT - torch.arange(len(KEPT))).bfloat16()), config(), "d2t is bfloat16, which rounds"),
     "d2t of another shape": (eagle3_with(KEPT[None]), config(), r"d2t the shape \(1, "),

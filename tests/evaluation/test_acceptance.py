@@ -156,8 +156,9 @@ def test_w_is_the_law_that_the_engine_samples_from(sampling: SamplingSettings) -
     ks = list(range(1, TOY + 1))
     trace = record(pair, [TunePrompt((1, 0))], GenerationSettings(3, 40, sampling), StopCondition(frozenset()), quiet)
     chances = acceptance_chances(trace, [head], ks)[0]
-    before = [0, *trace.texts[0].output_ids[:-1]]
-    for position, (last, token) in enumerate(zip(before, trace.texts[0].output_ids, strict=True)):
+    drafted = trace.texts[0].output_ids[: trace.texts[0].draftable]
+    assert len(drafted) == 39
+    for position, (last, token) in enumerate(zip([0, *drafted[:-1]], drafted, strict=True)):
         target_prob = float(law(pair.target.table[last][None], sampling)[0, token])  # type: ignore[attr-defined]
         for column, k in enumerate(ks):
             probs = law(pair.drafter.model.table[last][ranking[:k]][None], sampling)[0]  # type: ignore[attr-defined]

@@ -133,7 +133,7 @@ def test_a_sampled_output_replayed_is_the_run_that_drew_it(k: int, branches: int
     runs = engine(pair, head, shape, k, how, stop)
     outputs = [np.array([token for cycle in run for token in cycle.emitted_ids]) for run in runs]
     texts = [
-        TracedText(prompt, ids, np.ones(len(ids)), 24, torch.empty(1, len(ids), 0))
+        TracedText(prompt, ids, np.ones(len(ids)), 23, torch.empty(1, len(ids), 0))
         for prompt, ids in zip(PROMPTS, outputs, strict=True)
     ]
     (found,) = replay(pair, Trace(tuple(texts), how.sampling, 0.0, 0.0), head, shape, [k], quiet)
