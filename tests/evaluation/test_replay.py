@@ -116,7 +116,7 @@ def test_replay_of_drafters_that_read_states_is_the_engine(added: ModelPair, sha
     found = replay(added, trace, head, shape, ks, quiet)
     for one, k in zip(found, ks, strict=True):
         check(one, engine(added, head, shape, k, how, NEVER))
-    assert sum(one.accepted.sum() for one in found) > 0 or context == 4
+    assert sum(one.accepted.sum() for one in found) > 0 or context < 256
     if shape.is_chain:
         gamma = longest_draft(added, shape.depth)
         walked = acceptance(acceptance_chances(trace, heads_by_depth(added, head), ks), [gamma], ks)
