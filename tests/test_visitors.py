@@ -151,3 +151,6 @@ def test_what_cannot_be_kept_is_said(
     app = counted(browser, tiny)
     assert_sound(app)
     assert any("a reload of the page will lose it" in toast.value for toast in app.toast)
+    (key,) = app.session_state["_own_corpora"]
+    app.button(key=f"remove-{key}").click().run()
+    assert_sound(app)

@@ -46,7 +46,11 @@ def restore() -> tuple[dict[str, Corpus], dict[str, Ranking]]:
     st.session_state["_visitor"] = key if key is None else key or secrets.token_urlsafe(32)
     corpora: dict[str, Corpus] = {}
     lists: dict[str, Ranking] = {}
-    for name, content in shelves().take(key).items() if key else ():
+    try:
+        files = shelves().take(key) if key else {}
+    except OSError:  # `keep` says that nothing can be kept.
+        files = {}
+    for name, content in files.items():
         try:
             kept = _read(content)
         except (CorpusError, ValueError, KeyError, TypeError):
@@ -86,8 +90,12 @@ def keep(name: str, what: Corpus | Ranking) -> None:
 def forget(name: str) -> None:
     """Keep it no longer."""
     visitor = st.session_state.get("_visitor")
-    if visitor:
+    if not visitor:
+        return
+    try:
         shelves().remove(visitor, name + _SUFFIX)
+    except OSError as error:
+        st.toast(f"It is removed from this session, and cannot be from the server: {error.strerror}.")
 
 
 def promise() -> str:
