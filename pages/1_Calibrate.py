@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from pages.components import charts, counting, tokens
+from pages.components import charts, counting, ranking, tokens, visitor
 from pages.components.resources import Corpus, fits_of
 from pages.components.settings import SHIPPED, mixture
 from pages.components.state import (
@@ -201,7 +201,8 @@ def _written(workspace: Workspace) -> None:
 
 def _loaded(workspace: Workspace) -> None:
     saved = st.file_uploader(
-        "Counts saved here (.npz), `token_freq.pt` of speculators, a token map of FR-Spec or SGLang (.pt), or .json",
+        "Counts saved here (.npz), `token_freq.pt` of speculators, a token map or a draft vocabulary (`d2t`, `t2d`) in "
+        ".pt, .npy or .json",
         type=[suffix.removeprefix(".") for suffix in importing.SUFFIXES],
         key="saved_counts",
     )
@@ -235,6 +236,8 @@ def _cards(workspace: Workspace) -> None:
         for column, (key, corpus) in zip(st.columns(3), corpora[first : first + 3], strict=False):
             with column.container(border=True, height="stretch"):
                 _card(key, corpus, workspace)
+    if own_corpora():
+        st.caption(visitor.promise())
     if len(corpora) > 1:
         _merging(workspace)
 
@@ -279,6 +282,8 @@ def _bad(file: str, line: int, reason: str) -> str:
 
 def _remove(key: str) -> None:
     own_corpora().pop(key, None)
+    visitor.forget(key)
+    ranking.leave_out(key)
 
 
 def _merging(workspace: Workspace) -> None:
@@ -294,8 +299,7 @@ def _merging(workspace: Workspace) -> None:
         parts = [workspace.corpora[key] for key in chosen]
         try:
             counts = reduce(TokenCounts.merge, [part.counts for part in parts])
-            key = counts.digest[:20]
-            counting.keep(key, Corpus(" + ".join(part.label for part in parts), counts))
+            key = counting.keep(Corpus(" + ".join(part.label for part in parts), counts))
         except VocabTrimError as error:
             show_error(error)
             return

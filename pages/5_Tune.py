@@ -16,6 +16,7 @@ from pages.components.text import answer, errors_shown, plain
 from pages.components.tune_report import csv, curve_frame, report
 from pages.components.tuning import TuneSession, asked, start
 from vocabtrim_core.corpora import CorpusFile
+from vocabtrim_core.decoding.context import context_notes
 from vocabtrim_core.errors import CorpusError
 from vocabtrim_core.evaluation.measuring import VANILLA
 from vocabtrim_core.evaluation.papers import PUBLISHED
@@ -122,6 +123,8 @@ def _results(session: TuneSession, workspace: Workspace, key: tuple, top: st.del
         _sentence(best, tuned)
     if session.asked != key:
         notice.info("Prompts or settings have changed since this tuning. Press Tune to answer for them.")
+    for note in context_notes(models.pair.drafter, session.trace.lengths):
+        st.info(plain(note))
     if session.left_out:
         st.warning(plain("\n\n".join(session.left_out[:5])))
     st.button(

@@ -240,7 +240,10 @@ def _coverage_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure, and rank by, several corpora in these proportions",
     )
     ranking.add_argument(
-        "--list", type=Path, metavar="FILE", help="a ranking made elsewhere: a list of ids, or counts, in .pt or .json"
+        "--list",
+        type=Path,
+        metavar="FILE",
+        help="a ranking made elsewhere: a list of ids, a d2t or t2d, or counts, in .pt, .npy or .json",
     )
     parser.add_argument(
         "--k",

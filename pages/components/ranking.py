@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import streamlit as st
 
 from pages.components.resources import Corpus, Recipe
-from pages.components.settings import BYTES, MAX_WEIGHT, SHIPPED, Settings, mixture, mixture_text
+from pages.components.settings import BYTES, MAX_WEIGHT, Settings, mixture, mixture_text
 from vocabtrim_core.errors import SettingError
-from vocabtrim_core.shipped import sample_corpora
 from vocabtrim_core.token_text import byte_ids, readable_tokens
 from vocabtrim_core.tokenization import Tokenizer
 from vocabtrim_core.vocabulary import Ranking
 
 NO_PRIOR = ""
 BY_COUNTS = ""
+# What settings name and the session does not have: waited for until it comes or another choice is made.
+AWAITED_MIX, AWAITED_PRIOR, AWAITED_ORDER = "_awaited_mix", "_awaited_prior", "_awaited_order"
 
 
 def seed(known: Settings) -> None:
     """Give the widgets below the values of the settings."""
     state = st.session_state
+    for name in (AWAITED_MIX, AWAITED_PRIOR, AWAITED_ORDER, "_in_its_place"):
+        state.pop(name, None)
     _set_mixture(mixture(known.corpus))
     state["prior"], state["order"] = known.prior, known.order
     state["pins"], state["bans"] = (listed.split(",") if listed else [] for listed in (known.pinned, known.banned))
@@ -35,6 +38,26 @@ def use(weights: dict[str, int]) -> None:
 def use_list(key: str) -> None:
     """Rank by this list, from the next run on."""
     st.session_state["_next_order"] = key
+
+
+def awaited() -> set[str]:
+    """Keys of corpora and lists that the settings name and that are not here."""
+    state = st.session_state
+    mix = set(state.get(AWAITED_MIX, ())) - set(state.get("_in_its_place", ()))
+    return {*mix, *(state[name] for name in (AWAITED_PRIOR, AWAITED_ORDER) if name in state)}
+
+
+def is_awaited(key: str) -> bool:
+    """Whether a corpus that comes now is one that the settings name."""
+    return key in awaited()
+
+
+def leave_out(key: str) -> None:
+    """Choose a corpus no longer, since it is removed."""
+    state = st.session_state
+    state["mix"] = [other for other in state["mix"] if other != key]
+    if state["prior"] == key:
+        state["prior"] = NO_PRIOR
 
 
 def pin(tokens: Iterable[str]) -> None:
@@ -90,9 +113,9 @@ def sidebar(corpora: dict[str, Corpus], lists: dict[str, Ranking], tokenizer: To
         _ids(banned, tokenizer),
     )
     asked = {
-        "corpus": mixture_text(weights),
-        "prior": prior,
-        "order": order,
+        "corpus": mixture_text(state.get(AWAITED_MIX, weights)),
+        "prior": prior or state.get(AWAITED_PRIOR, NO_PRIOR),
+        "order": order or state.get(AWAITED_ORDER, BY_COUNTS),
         "pinned": ",".join(pinned),
         "banned": ",".join(banned),
     }
@@ -104,9 +127,15 @@ def _corpora(corpora: dict[str, Corpus]) -> dict[str, int]:
     state = st.session_state
     if "_next_mixture" in state:
         _set_mixture(state.pop("_next_mixture"))
+        state.pop(AWAITED_MIX, None)
+    elif awaited() & corpora.keys() & set(state.get(AWAITED_MIX, ())):
+        _set_mixture(state.pop(AWAITED_MIX))
     wanted = [str(key) for key in state["mix"]]
     # Set anew in any case: Streamlit forgets the choice when the options change.
     state["mix"] = [key for key in wanted if key in corpora] or [next(iter(corpora))]
+    if any(key not in corpora for key in wanted):
+        state[AWAITED_MIX] = {key: state.get(f"weight-{key}", MAX_WEIGHT) for key in wanted}
+        state["_in_its_place"] = state["mix"]
     chosen = st.multiselect(
         "Ranking from the counts of",
         list(corpora),
@@ -115,8 +144,8 @@ def _corpora(corpora: dict[str, Corpus]) -> dict[str, int]:
         help="The tokens are ranked by how often this text uses them. Choose several corpora to mix them. Count your "
         "own text on the page Calibrate.",
     )
-    if any(key not in corpora and key not in (SHIPPED, *sample_corpora()) for key in wanted):
-        st.caption("The linked corpus was counted in another session. Load its counts on the page Calibrate.")
+    if chosen != state.get("_in_its_place"):
+        state.pop(AWAITED_MIX, None)
     if not chosen:
         st.caption(f"None is chosen, so {corpora[state['_first_corpus']].label} is used.")
         return {state["_first_corpus"]: MAX_WEIGHT}
@@ -132,8 +161,7 @@ def _corpora(corpora: dict[str, Corpus]) -> dict[str, int]:
 
 
 def _prior(corpora: dict[str, Corpus]) -> str:
-    state = st.session_state
-    state["prior"] = state["prior"] if state["prior"] in corpora else NO_PRIOR
+    _await(AWAITED_PRIOR, "prior", corpora, NO_PRIOR)
     return st.selectbox(
         "Thin text leans on",
         [NO_PRIOR, *corpora],
@@ -147,7 +175,7 @@ def _prior(corpora: dict[str, Corpus]) -> str:
 def _order(lists: dict[str, Ranking]) -> str:
     state: Any = st.session_state
     state["order"] = state.pop("_next_order", state["order"])
-    state["order"] = state["order"] if state["order"] in lists else BY_COUNTS
+    _await(AWAITED_ORDER, "order", lists, BY_COUNTS)
     if not lists:
         return BY_COUNTS
     return st.selectbox(
@@ -157,6 +185,17 @@ def _order(lists: dict[str, Ranking]) -> str:
         key="order",
         help="A list that was imported on the page Calibrate, instead of counts.",
     )
+
+
+def _await(name: str, widget: str, here: Mapping[str, object], nothing: str) -> None:
+    """Where a widget's choice is not here, let it stand at nothing, and wait; another choice ends the waiting."""
+    state = st.session_state
+    if state[widget] == nothing and state.get(name) in here:
+        state[widget] = state.pop(name)
+    elif state[widget] in here:
+        state.pop(name, None)
+    elif state[widget] != nothing:
+        state[name], state[widget] = state[widget], nothing
 
 
 def _tokens(label: str, key: str, tokenizer: Tokenizer) -> list[str]:

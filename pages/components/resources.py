@@ -39,12 +39,13 @@ from vocabtrim_core.zipf import ZipfFit, coverage_curve, fit_zipf, fit_zipf_mand
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Counts with what a page shows of them. `seconds` is what counting took, None where it was done elsewhere;
-    `notes` are sentences on how the text was read."""
+    `notes` are sentences on how the text was read. `made_from` is a digest of what was counted and how, or empty."""
 
     label: str
     counts: TokenCounts
     seconds: float | None = None
     notes: tuple[str, ...] = ()
+    made_from: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +127,7 @@ def counted(
     on_progress: Progress,
     state_folder: Path | None,
     unusable: Sequence[BadRecord],
+    made_from: str,
 ) -> Corpus:
     """Count, take the time, and note what is to be said about how the text was read."""
     began = time.perf_counter()
@@ -134,7 +136,7 @@ def counted(
     notes = sorted({shard.warning for shard in shards if shard.warning})
     if done.resumed_shards:
         notes.append(f"{done.resumed_shards:,} of {done.shards:,} parts had been counted before.")
-    return Corpus(label, done.counts, None if done.resumed_shards else seconds, tuple(notes))
+    return Corpus(label, done.counts, None if done.resumed_shards else seconds, tuple(notes), made_from)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)

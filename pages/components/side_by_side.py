@@ -13,7 +13,8 @@ import torch
 
 from pages.components import charts, tokens
 from pages.components.settings import Settings
-from pages.components.text import answer, facts
+from pages.components.text import answer, facts, plain
+from vocabtrim_core.decoding.context import context_notes
 from vocabtrim_core.decoding.engine import Cycle
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.evaluation.bandwidth import Bandwidth, bound_of
@@ -25,6 +26,7 @@ from vocabtrim_core.evaluation.comparison import (
     Method,
     Run,
     Turn,
+    drafted_lengths,
     play,
     summarise,
     warm_up,
@@ -213,6 +215,13 @@ def figures(session: Session, comparison: Comparison) -> None:
         f"{spread} {kept}{drafts}, {asked.dtype}, {how}, at most "
         f"{asked.max_new_tokens:,} new tokens, CPU threads: {torch.get_num_threads()}. Prompt time is apart."
     )
+
+
+def context(session: Session) -> None:
+    """Says so where the drafter's context ended before the text did."""
+    runs = {turn: Run(tuple(cycles)) for turn, cycles in session.cycles.items()}
+    for note in context_notes(session.contest.pair.drafter, drafted_lengths([session.prompt_ids], runs)):
+        st.info(plain(note))
 
 
 def identity(session: Session, comparison: Comparison) -> None:

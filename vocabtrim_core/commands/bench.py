@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from vocabtrim_core.commands import decoding
 from vocabtrim_core.commands.tasks import check_repeats, chosen_prompts, in_tokens, open_contest
+from vocabtrim_core.decoding.context import context_notes
 from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.evaluation.comparison import Run
 from vocabtrim_core.evaluation.machine import this_machine
 from vocabtrim_core.evaluation.measuring import VANILLA, measure
 from vocabtrim_core.evaluation.papers import PUBLISHED
 from vocabtrim_core.evaluation.tables import HEADINGS, TaskTable, task_table
-from vocabtrim_core.evaluation.trace import usable_prompts
+from vocabtrim_core.evaluation.trace import TunePrompt, usable_prompts
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.vocabulary import check_k
 
@@ -45,6 +48,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
             **asdict(settings.sampling),
         },
         "left_out": left_out,
+        "notes": context_notes(contest.pair.drafter, _lengths(prompts, runs[points[0]][0])),
         "machine": {**asdict(this_machine()), "dtype": arguments.dtype},
     }
 
@@ -76,7 +80,7 @@ def describe(result: dict) -> str:
                 f"{'full' if k == full else f'{k:,}'} {value:.2f}x" for k, value in paper["speedup"].items()
             )
             lines.append(f"Its speedup: {speeds}.")
-    lines += result["left_out"]
+    lines += [*result["left_out"], *result["notes"]]
     settings, machine = result["settings"], result["machine"]
     lines += [
         "",
@@ -84,6 +88,10 @@ def describe(result: dict) -> str:
         f"{settings['repeats']}. {machine['dtype']} on {machine['threads']} threads of {machine['cpu']}.",
     ]
     return "\n".join(lines)
+
+
+def _lengths(prompts: Sequence[TunePrompt], runs: Sequence[Run]) -> list[tuple[int, int]]:
+    return [(len(prompt.ids), len(run.token_ids)) for prompt, run in zip(prompts, runs, strict=True)]
 
 
 def _rows(table: TaskTable, full: int) -> list[dict]:

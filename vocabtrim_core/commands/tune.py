@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from vocabtrim_core.commands import decoding
 from vocabtrim_core.commands.tasks import check_repeats, chosen_prompts, in_tokens, open_contest
+from vocabtrim_core.decoding.context import context_notes
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.evaluation.measuring import VANILLA, Measured, measure
 from vocabtrim_core.evaluation.replay import Replay, replay, replayed_sizes
@@ -51,6 +52,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
         **curve(tuned),
         "tree": _trees(tree, trees, measured_trees),
         "left_out": left_out,
+        "notes": context_notes(contest.pair.drafter, trace.lengths),
         "measured": [_measured(one, tuned.prediction) for one in measured if (one.k, one.gamma) != VANILLA],
         "vanilla_tokens_per_second": next(
             (asdict(one.tokens_per_second) for one in measured if (one.k, one.gamma) == VANILLA), None
@@ -179,6 +181,7 @@ def describe(result: dict) -> str:
         f"{profile['machine']['threads']} threads of {profile['machine']['cpu']}.",
         f"Plain generation took {seconds['plain_generation']:.0f} s, all the rest {seconds['beyond']:.0f} s.",
         *result["left_out"],
+        *result["notes"],
     ]
     return "\n".join(lines)
 

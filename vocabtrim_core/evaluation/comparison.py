@@ -207,6 +207,15 @@ def collect(played: Iterator[tuple[Turn, Cycle]]) -> dict[Turn, Run]:
     return {turn: Run(tuple(found)) for turn, found in cycles.items()}
 
 
+def drafted_lengths(prompts: Sequence[list[int]], runs: Mapping[Turn, Run]) -> list[tuple[int, int]]:
+    """Tokens of each prompt and of the longest output that a drafter finished after it."""
+    longest: dict[int, int] = {}
+    for turn, run in runs.items():
+        if run.finished and turn.method != "vanilla":
+            longest[turn.prompt] = max(len(run.token_ids), longest.get(turn.prompt, 0))
+    return [(len(prompts[number]), output) for number, output in longest.items()]
+
+
 def summarise(
     contest: Contest,
     prompts: Sequence[list[int]],
