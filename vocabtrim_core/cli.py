@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = cast(Command, importlib.import_module(f"vocabtrim_core.commands.{arguments.command}"))
         with Progress(sys.stderr) as report:
             result = command.run(arguments, report)
+        if note := result.get("number_format_note"):
+            print(note, file=sys.stderr)
         return _print(json.dumps(result, allow_nan=False) if arguments.json else command.describe(result))
     except VocabTrimError as error:
         return _refuse(str(error))
@@ -386,7 +388,12 @@ def _model_arguments(parser: argparse.ArgumentParser, every: bool = False) -> No
         help=f"what proposes: {', '.join(defaults.DRAFTERS)} as they come with the embedded target, or one from a "
         f"folder or the hub{', or all of them in one table' if every else ''} (%(default)s)",
     )
-    option("--dtype", choices=defaults.DTYPES, default=defaults.DTYPES[0], help="(%(default)s)")
+    option(
+        "--dtype",
+        choices=defaults.DTYPES,
+        default=defaults.DTYPES[0],
+        help="number format of the weights; auto is what this processor decodes fastest (default: %(default)s)",
+    )
 
 
 def _sampling_arguments(parser: argparse.ArgumentParser) -> None:

@@ -46,7 +46,7 @@ class Settings:
 
     target: str = EMBEDDED
     drafter: str = defaults.DRAFTER
-    dtype: str = defaults.FAST_DTYPE
+    dtype: str = defaults.DTYPES[0]
     corpus: str = SHIPPED
     prior: str = ""
     order: str = ""

@@ -45,7 +45,8 @@ def run(arguments: Namespace, report: Progress) -> dict:
             **asdict(settings.sampling),
         },
         "left_out": left_out,
-        "machine": {**asdict(this_machine()), "dtype": arguments.dtype},
+        "number_format_note": contest.pair.target.format_note,
+        "machine": {**asdict(this_machine()), "dtype": contest.pair.target.number_format},
     }
 
 

@@ -322,7 +322,7 @@ def _embeddings(own: torch.Tensor | None, config: LlamaConfig, target: LanguageM
         return cast(nn.Module, shared)
     if tuple(own.shape) != (config.vocab_size, config.hidden_size):
         raise ModelError(f"The drafter {name} is damaged: embed_tokens.weight is {tuple(own.shape)}.")
-    return nn.Embedding.from_pretrained(as_weight(own, target.dtype))
+    return nn.Embedding.from_pretrained(as_weight(own, target.head.activations, name))
 
 
 def _head(
@@ -357,7 +357,7 @@ def _head(
         problem = "t2d and d2t do not say the same"
     if problem or kept is None:
         raise ModelError(f"The drafter {name} is damaged: {problem}.")
-    return RankedHead(as_weight(own, target.dtype), kept)
+    return RankedHead(as_weight(own, target.dtype, f"The drafter {name} (lm_head.weight)"), kept)
 
 
 def _unfit(name: str, drafter: str, target: str) -> ModelError:
