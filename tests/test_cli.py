@@ -507,7 +507,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         (["--prompt", " \n"], "prompt is empty"),
         (["--prompt", "\udc80"], "not valid Unicode"),
         (["--prompt", "word " * 600], "the context holds 512"),
-        (["--dtype", "float16"], "--dtype"),
+        (["--dtype", "float12"], "--dtype"),
         (["--drafter", "/no/such/folder"], "/no/such/folder"),
         (["--tree", "4"], "depth, top-k and nodes"),
         (["--tree", "0,2,4"], "depth is 0"),

@@ -1,6 +1,7 @@
 """What `auto` is, and what is said about a number format."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,17 @@ from vocabtrim_core import defaults, number_format
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.number_format import DTYPES, fastest, time_formats
 
+KEPT_TIMINGS = number_format._kept_timings  # as it is outside of tests
+
 
 @pytest.fixture(autouse=True)
-def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache folder of its own, and nothing remembered."""
     monkeypatch.setenv("VOCABTRIM_CACHE", str(tmp_path))
+    monkeypatch.setattr(number_format, "_kept_timings", KEPT_TIMINGS)
     number_format._fastest.cache_clear()
-    return tmp_path
+    yield tmp_path
+    number_format._fastest.cache_clear()
 
 
 def kernels_for(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
