@@ -1,13 +1,13 @@
 """What is used where nothing is chosen, by the command line and the pages alike.
 
+What to draft (k, gamma, trees) depends on the number format: see `shipped.shipped_tuning`.
+
 A module without imports, so that `--help` need not wait for torch.
 """
 
-KEPT_TOKENS = 4096  # k
 COVERAGE_SIZES = (1024, 4096, 16384)  # k
 DRAFTERS = ("independent", "eagle", "medusa", "lookup")  # by kind, as they come with the embedded target
-DRAFTER = "independent"
-GAMMA = 2
+DRAFTER = "eagle"  # the fastest of them
 MAX_NEW_TOKENS = 128
 BATCH = 16
 REPEATS = 3
