@@ -13,7 +13,7 @@ import torch
 
 from pages.components import charts, tokens
 from pages.components.settings import Settings
-from pages.components.text import answer, facts
+from pages.components.text import answer, facts, plain
 from vocabtrim_core.decoding.engine import Cycle
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.evaluation.bandwidth import Bandwidth, bound_of
@@ -217,6 +217,8 @@ def figures(session: Session, comparison: Comparison) -> None:
         f"{spread} {kept}{drafts}, {session.number_format}, {how}, at most "
         f"{asked.max_new_tokens:,} new tokens, CPU threads: {torch.get_num_threads()}. Prompt time is apart."
     )
+    if note := session.contest.pair.target.format_note:
+        st.caption(plain(note))
 
 
 def identity(session: Session, comparison: Comparison) -> None:
