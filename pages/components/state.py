@@ -245,8 +245,8 @@ def _settings() -> Setup:
                 "vanilla's up to near ties, of about 0.00001 in the logits, wider in bfloat16.",
             ),
         }
-        if note := format_of(asked["dtype"]).note:
-            st.caption(plain(note))
+    if note := format_of(asked["dtype"]).note:
+        st.caption(plain(note))
     tokenizer, problem = _tokenizer(asked["target"])
     corpora = _corpora(tokenizer) if tokenizer else {}
     recipe = ranking = None
