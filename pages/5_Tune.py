@@ -140,7 +140,7 @@ def _results(session: TuneSession, workspace: Workspace, key: tuple, top: st.del
     _trees(session, models, workspace, tuned)
     table = _task_table(session, models)
     costly = _costly(session, models, workspace, tuned)
-    _profile(tuned)
+    _profile(tuned, models.pair.target.format_note)
     _downloads(session, models, workspace, tuned, table, costly)
 
 
@@ -384,7 +384,7 @@ def _pin_costly() -> None:
         pin([token])
 
 
-def _profile(tuned: Tuned) -> None:
+def _profile(tuned: Tuned, note: str) -> None:
     profile = tuned.profile
     with st.expander("What the parts of a cycle cost here", icon=":material/timer:"):
         st.plotly_chart(tune_charts.parts(profile), alt="Time of the target's pass and of the head")
@@ -394,6 +394,8 @@ def _profile(tuned: Tuned) -> None:
             f"text; {profile.rounds} interleaved rounds, vanilla passes ±{profile.noise():.0%} between them. Timed at "
             f"{_clock(profile.measured_at)} and kept for a day, for tunings of the same models here."
         )
+        if note:
+            st.caption(plain(note))
 
 
 def _clock(seconds: float) -> str:

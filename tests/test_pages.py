@@ -21,11 +21,11 @@ from tiny_tokenizer import make_tiny_tokenizer
 from pages.components import resources
 from pages.components.settings import Settings, mixture
 from pages.components.side_by_side import Session
-from vocabtrim_core import defaults
 from vocabtrim_core.decoding.engine import Cycle
 from vocabtrim_core.drafters import registry
 from vocabtrim_core.embedded import embedded_target_folder
 from vocabtrim_core.evaluation.comparison import Turn
+from vocabtrim_core.shipped import shipped_tuning
 from vocabtrim_core.vocabulary import forced_token_ids
 
 APP = Path(__file__).resolve().parent.parent / "app.py"
@@ -136,7 +136,7 @@ def test_bad_link_falls_back(tiny: dict[str, str]) -> None:
     app = open_page("pages/2_Coverage.py", **(tiny | bad | {"dtype": "int8", "unknown": "1"}))
     assert_sound(app)
     assert app.number_input(key="k").value == 4096
-    assert app.slider(key="gamma").value == defaults.GAMMA
+    assert app.slider(key="gamma").value == shipped_tuning("float32").gamma
     assert app.slider(key="temperature").value == 0.0
     assert "unknown" not in app.query_params
 

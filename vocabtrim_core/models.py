@@ -15,11 +15,13 @@ from vocabtrim_core.drafters import DrafterModel
 from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.drafters.registry import INDEPENDENT, NAMES, WITHOUT_FILES, load_added, shipped_folder
 from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
-from vocabtrim_core.errors import ModelError, SettingError
+from vocabtrim_core.errors import ModelError, TooLargeError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_transformers
-from vocabtrim_core.language_model import DTYPES, LanguageModel, input_embeddings
+from vocabtrim_core.language_model import LanguageModel, input_embeddings
+from vocabtrim_core.layers import activations_of, as_float16
 from vocabtrim_core.model_checks import check_model, end_ids
+from vocabtrim_core.number_format import AUTO, DTYPES, NumberFormat, number_format
 from vocabtrim_core.paths import is_file, reason
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
@@ -27,7 +29,7 @@ from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 _WEIGHTS = (".safetensors", ".bin", ".pt")
 
 # Of the largest logit: far above what summing in another order changes, far below what a forgotten scale or bias does.
-_HEAD_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+_HEAD_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-4, torch.bfloat16: 2e-2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ class ModelPair:
 def load_pair(
     target: str | Path = EMBEDDED,
     drafter: str | Path = INDEPENDENT,
-    dtype: str = "float32",
+    dtype: str = AUTO,
     on_progress: Progress | None = None,
 ) -> ModelPair:
     """Load a pair: the target from a folder, a hub id or the embedded one ("embedded", fetched on first use), the
@@ -84,8 +86,7 @@ def load_drafter(source: str | Path, target: LanguageModel, tokenizer: Tokenizer
     added = load_added(folder, model_name(source), target)
     if added is not None:
         return added
-    dtype = next(name for name, dtype in DTYPES.items() if dtype == target.dtype)
-    model = load_model(source, dtype, lender=target)
+    model = load_model(source, target.number_format, lender=target)
     needed = min(tokenizer.vocab_size, target.vocab_size)
     if model.vocab_size < needed:
         raise ModelError(
@@ -108,7 +109,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def load_target(
-    source: str | Path = EMBEDDED, dtype: str = "float32", on_progress: Progress | None = None
+    source: str | Path = EMBEDDED, dtype: str = AUTO, on_progress: Progress | None = None
 ) -> tuple[LanguageModel, Tokenizer]:
     """Load a target with its tokenizer, whose end-of-sequence token is one of the model's `eos_ids`.
 
@@ -123,20 +124,32 @@ def load_target(
     return replace(model, eos_ids=tuple(sorted({*model.eos_ids, *tokenizer.eos_ids}))), tokenizer
 
 
-def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel | None = None) -> LanguageModel:
+def load_model(source: str | Path, dtype: str = AUTO, lender: LanguageModel | None = None) -> LanguageModel:
     """Load a causal language model from a folder or a hub id; no code that comes with it is run.
 
     Weights are safetensors, or else a `.bin` file read with `weights_only`. A checkpoint without input embeddings takes
     the embeddings and the head of `lender` as they are, without a copy. Raises `ModelError` for whatever cannot be
-    loaded, and where body and head do not give the model's own logits; `SettingError` for an unknown dtype.
+    loaded, and where body and head do not give the model's own logits; `TooLargeError` for weights that a number
+    format asked for by name cannot hold, for which `auto` takes float32; `SettingError` for an unknown format.
     """
-    if dtype not in DTYPES:
-        raise SettingError(f"The dtype {dtype} is not offered. Choose one of: {', '.join(DTYPES)}.")
+    chosen = number_format(dtype)
     folder = model_folder(source)
     name = model_name(source)
-    model, missing = _read(folder, name, DTYPES[dtype])
+    try:
+        return _load(folder, name, chosen, lender)
+    except TooLargeError as error:
+        if dtype != AUTO:
+            raise
+        return _load(folder, name, NumberFormat("float32", f"auto is float32 for this model: {error}"), lender)
+
+
+def _load(folder: Path, name: str, chosen: NumberFormat, lender: LanguageModel | None) -> LanguageModel:
+    weights = DTYPES[chosen.name]
+    model, missing = _read(folder, name, activations_of(weights))
     check_model(model, name)
     model.requires_grad_(False)
+    if weights == torch.float16:
+        _round(model, name)
     body, linear = model.base_model, model.get_output_embeddings()
     if body is model or not isinstance(body, PreTrainedModel) or not isinstance(linear, torch.nn.Linear):
         raise ModelError(
@@ -149,14 +162,14 @@ def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel
     elif missing:
         raise ModelError(f"The model {name} is incomplete: {len(missing)} tensors are missing, such as {min(missing)}.")
     else:
-        head = _head(model, linear)
+        head = _head(model, linear, weights)
         _check_head(model, body, head, name)
 
     config = model.config.get_text_config()
     generation = getattr(model.generation_config, "eos_token_id", None)
     eos_ids = end_ids(config.eos_token_id, name) | end_ids(generation, name)
     max_length = getattr(config, "max_position_embeddings", None) or sys.maxsize
-    return LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length)
+    return LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length, chosen.note)
 
 
 def _read(folder: Path, name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, set[str]]:
@@ -178,16 +191,23 @@ def _read(folder: Path, name: str, dtype: torch.dtype) -> tuple[PreTrainedModel,
     return model, set(loading["missing_keys"])
 
 
+def _round(model: PreTrainedModel, name: str) -> None:
+    """Round the model's matrices to what float16 can hold."""
+    for key, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            parameter.copy_(as_float16(parameter, f"The model {name} ({key})"))
+
+
 def _names(model: PreTrainedModel, parameter: torch.Tensor) -> set[str]:
     return {name for name, other in model.named_parameters(remove_duplicate=False) if other is parameter}
 
 
-def _head(model: PreTrainedModel, linear: torch.nn.Linear) -> RankedHead:
+def _head(model: PreTrainedModel, linear: torch.nn.Linear, weights: torch.dtype) -> RankedHead:
     config = model.config.get_text_config()
     scale = getattr(config, "logit_scale", None) or 1.0  # Cohere multiplies,
     scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite divides.
     return RankedHead(
-        weight=linear.weight.detach(),
+        weight=linear.weight.detach().to(weights),
         ranking=torch.arange(linear.weight.shape[0]),
         bias=None if linear.bias is None else linear.bias.detach(),
         logit_scale=scale,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import streamlit as st
 
 from pages.components.resources import Corpus, Recipe
-from pages.components.settings import BYTES, MAX_WEIGHT, Settings, mixture, mixture_text
+from pages.components.settings import BYTES, MAX_WEIGHT, SHIPPED, Settings, mixture, mixture_text
 from vocabtrim_core.errors import SettingError
+from vocabtrim_core.shipped import sample_corpora
 from vocabtrim_core.token_text import byte_ids, readable_tokens
 from vocabtrim_core.tokenization import Tokenizer
 from vocabtrim_core.vocabulary import Ranking
 
-NO_PRIOR = ""
+AUTO_PRIOR = ""  # the shipped counts for a small text, else nothing
+NO_PRIOR = "none"
+THIN_TOKENS = 200_000  # of text: fewer say too little about its rarer tokens
 BY_COUNTS = ""
 # What settings name and the session does not have: waited for until it comes or another choice is made.
 AWAITED_MIX, AWAITED_PRIOR, AWAITED_ORDER = "_awaited_mix", "_awaited_prior", "_awaited_order"
@@ -57,7 +60,7 @@ def leave_out(key: str) -> None:
     state = st.session_state
     state["mix"] = [other for other in state["mix"] if other != key]
     if state["prior"] == key:
-        state["prior"] = NO_PRIOR
+        state["prior"] = AUTO_PRIOR
 
 
 def pin(tokens: Iterable[str]) -> None:
@@ -99,22 +102,31 @@ def sidebar(corpora: dict[str, Corpus], lists: dict[str, Ranking], tokenizer: To
     used = {key: weight for key, weight in weights.items() if weight} or dict.fromkeys(weights, MAX_WEIGHT)
     state = st.session_state
     changed = any(state[name] for name in ("prior", "order", "pins", "bans"))
+    thin = needs_prior(corpora, used)
     with st.expander("Smoothing, pins and bans" + (" (in use)" if changed else ""), icon=":material/tune:"):
-        prior, order = _prior(corpora), _order(lists)
+        prior, order = _prior(corpora, thin), _order(lists)
         pinned = _tokens("Pinned: kept at every k", "pins", tokenizer)
         banned = _tokens("Banned: never kept", "bans", tokenizer)
         st.caption("Pin missing tokens, or pin and ban any, on the page Coverage.")
+    leaning = thin and prior == AUTO_PRIOR and not order
+    if leaning:
+        tokens_counted = sum(int(corpora[key].counts.calibration.sum()) for key in used)
+        st.caption(
+            f"This text is small ({tokens_counted:,} tokens to rank by), so its rarer tokens are ranked by the shipped "
+            "counts."
+        )
+        st.button("Rank by this text alone", key="no_prior", on_click=lambda: state.update(prior=NO_PRIOR))
     recipe = Recipe(
         tuple(corpora[key] for key in used),
         tuple(used.values()),
-        corpora.get(prior),
+        corpora[SHIPPED] if leaning else corpora.get(prior),
         lists.get(order),
         _ids(pinned, tokenizer),
         _ids(banned, tokenizer),
     )
     asked = {
         "corpus": mixture_text(state.get(AWAITED_MIX, weights)),
-        "prior": prior or state.get(AWAITED_PRIOR, NO_PRIOR),
+        "prior": prior or state.get(AWAITED_PRIOR, AUTO_PRIOR),
         "order": order or state.get(AWAITED_ORDER, BY_COUNTS),
         "pinned": ",".join(pinned),
         "banned": ",".join(banned),
@@ -160,12 +172,22 @@ def _corpora(corpora: dict[str, Corpus]) -> dict[str, int]:
     return weights
 
 
-def _prior(corpora: dict[str, Corpus]) -> str:
-    _await(AWAITED_PRIOR, "prior", corpora, NO_PRIOR)
+def needs_prior(corpora: Mapping[str, Corpus], used: Collection[str]) -> bool:
+    """Whether the text in use is people's own and too small to rank by alone, and there are shipped counts for it."""
+    known = (SHIPPED, *sample_corpora())
+    if SHIPPED not in corpora or any(key in known for key in used):
+        return False
+    return sum(int(corpora[key].counts.calibration.sum()) for key in used) < THIN_TOKENS
+
+
+def _prior(corpora: dict[str, Corpus], thin: bool) -> str:
+    _await(AWAITED_PRIOR, "prior", [NO_PRIOR, *corpora], AUTO_PRIOR)
+    needed = "the shipped counts (this text is small)" if thin else "nothing"
+    names = {AUTO_PRIOR: f"what it needs: {needed}", NO_PRIOR: "nothing"}
     return st.selectbox(
         "Thin text leans on",
-        [NO_PRIOR, *corpora],
-        format_func=lambda key: corpora[key].label if key else "nothing",
+        [AUTO_PRIOR, NO_PRIOR, *corpora],
+        format_func=lambda key: names.get(key) or corpora[key].label,
         key="prior",
         help="A small corpus takes its rarer tokens in the order of this one: of the weight, the share of its tokens "
         "that occur once (Good-Turing).",
@@ -187,7 +209,7 @@ def _order(lists: dict[str, Ranking]) -> str:
     )
 
 
-def _await(name: str, widget: str, here: Mapping[str, object], nothing: str) -> None:
+def _await(name: str, widget: str, here: Collection[str], nothing: str) -> None:
     """Where a widget's choice is not here, let it stand at nothing, and wait; another choice ends the waiting."""
     state = st.session_state
     if state[widget] == nothing and state.get(name) in here:

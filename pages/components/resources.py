@@ -29,6 +29,7 @@ from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import model_folder
 from vocabtrim_core.mixing import mixed_shares
 from vocabtrim_core.models import ModelPair, load_pair
+from vocabtrim_core.number_format import NumberFormat, number_format
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.shipped import sample_corpora, shipped_counts_path
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
@@ -178,6 +179,12 @@ def fits_of(counts_digest: str, _counts: TokenCounts) -> tuple[ZipfFit | None, Z
 def categories_of(fingerprint: str, _tokenizer: Tokenizer) -> np.ndarray:
     """int8[V]: the `Category` of every token."""
     return token_categories(_tokenizer)
+
+
+@st.cache_resource(show_spinner="Timing number formats (a second, once on this machine)")
+def format_of(asked: str) -> NumberFormat:
+    """The number format that was asked for, or what "auto" is on this machine."""
+    return number_format(asked)
 
 
 @st.cache_resource(max_entries=2, show_spinner="Loading the models (some seconds, once)")

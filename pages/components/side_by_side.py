@@ -41,7 +41,7 @@ MEANINGS = {
     "rejections (outside k)": "Cycles that ended in a rejection; in brackets, where the drafter lacks the token.",
 }
 # A smaller difference of the target's logits is within the rounding of the number format.
-NEAR_TIE = {"float32": 1e-3, "bfloat16": 0.5}
+NEAR_TIE = {"float32": 1e-3, "float16": 1e-3, "bfloat16": 0.5}
 
 
 @dataclass
@@ -56,6 +56,10 @@ class Session:
     at_fixed_rows: dict[Turn, list[Cycle]] = field(default_factory=dict)
     complete: bool = False
     comparison: Comparison | None = None
+
+    @property
+    def number_format(self) -> str:
+        return self.contest.pair.target.number_format
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -212,9 +216,11 @@ def figures(session: Session, comparison: Comparison) -> None:
     kept = f"k = {session.contest.k:,}, " if session.contest.k else ""
     drafts = f"trees of {asked.tree} (depth, top-k, nodes)" if asked.tree else f"gamma = {asked.gamma}"
     st.caption(
-        f"{spread} {kept}{drafts}, {asked.dtype}, {how}, at most "
+        f"{spread} {kept}{drafts}, {session.number_format}, {how}, at most "
         f"{asked.max_new_tokens:,} new tokens, CPU threads: {torch.get_num_threads()}. Prompt time is apart."
     )
+    if note := session.contest.pair.target.format_note:
+        st.caption(plain(note))
 
 
 def context(session: Session) -> None:
@@ -248,9 +254,9 @@ def _first_differences(session: Session, differences: tuple[Difference, ...], ho
         margin = difference.logit_margin
         if margin is not None:
             text += f". The target's logits of the two are {abs(margin):.4f} apart"
-            near = abs(margin) <= NEAR_TIE[session.settings.dtype]
+            near = abs(margin) <= NEAR_TIE[session.number_format]
             text += (
-                f": a near tie in {session.settings.dtype}, where the order of summing decides."
+                f": a near tie in {session.number_format}, where the order of summing decides."
                 if near
                 else ", which is more than rounding explains. Please report it."
             )

@@ -14,6 +14,7 @@ from pages.components.resources import (
     Corpus,
     Recipe,
     coverage_of,
+    format_of,
     interval_of,
     pair_of,
     pair_ranking,
@@ -264,16 +265,16 @@ def _settings() -> Setup:
         asked: dict[str, Any] = {
             "target": _source("Target", "target", "The large model, whose text must not change."),
             "drafter": _drafter(),
-            "dtype": st.segmented_control(
+            "dtype": st.selectbox(
                 "Number format",
                 list(defaults.DTYPES),
                 key="dtype",
-                required=True,
-                width="stretch",
-                help="Speculation pays most in bfloat16. In float32 greedy text equals vanilla's up to near ties of "
-                "about 0.00001 in the logits; in bfloat16 near ties are wider, so the texts may part at one.",
+                help="Of the weights. “auto” is the one that this processor decodes fastest. Greedy text equals "
+                "vanilla's up to near ties, of about 0.00001 in the logits, wider in bfloat16.",
             ),
         }
+    if note := format_of(asked["dtype"]).note:
+        st.caption(plain(note))
     tokenizer, problem = _tokenizer(asked["target"])
     corpora = _corpora(tokenizer) if tokenizer else {}
     recipe = ranking = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,25 @@ def test_bfloat16_drafts(tmp_path: Path) -> None:
     for tree in (None, TREE):
         settings = GenerationSettings(gamma=3, max_new_tokens=12, tree=tree)
         assert len(tokens(decode(target, model.new_drafter(), TEXT, settings))) == 12
+
+
+def test_float16_drafts(tmp_path: Path) -> None:
+    """Bug: own embeddings, norms or biases in float16 meet float32 activations, and drafting fails; the layer's
+    matrices are left in float32; the fused states are rounded."""
+    model = causal_lm(0, llama_config(VOCAB, LAYERS))
+    for parameter in model.parameters():
+        parameter.copy_(parameter.half())
+    plain = language_model(model)
+    target = replace(plain, head=replace(plain.head, weight=plain.head.weight.half()))
+    for layout in LAYOUTS:
+        folder = tmp_path / layout
+        folder.mkdir()
+        drafter = load(folder, *LAYOUTS[layout], target=target)
+        assert drafter.network.fc.weight.dtype == torch.float16
+        for tree in (None, TREE):
+            settings = GenerationSettings(gamma=3, max_new_tokens=12, tree=tree)
+            expected = tokens(decode(target, None, TEXT, settings))
+            assert tokens(decode(target, drafter.new_drafter(), TEXT, settings)) == expected
 
 
 def test_a_long_text_outgrows_the_cache(tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from vocabtrim_core.evaluation.measuring import VANILLA, measure
 from vocabtrim_core.evaluation.papers import PUBLISHED
 from vocabtrim_core.evaluation.tables import HEADINGS, TaskTable, task_table
 from vocabtrim_core.evaluation.trace import TunePrompt, usable_prompts
+from vocabtrim_core.number_format import number_format
 from vocabtrim_core.progress import Progress
+from vocabtrim_core.shipped import shipped_tuning
 from vocabtrim_core.vocabulary import check_k
 
 
@@ -24,7 +26,9 @@ def run(arguments: Namespace, report: Progress) -> dict:
     """Measure every prompt with vanilla, the whole vocabulary and each k, interleaved."""
     check_repeats(arguments)
     decoding.check_stops(arguments)
-    settings = GenerationSettings(arguments.gamma, arguments.max_new_tokens, decoding.sampling_settings(arguments))
+    tuning = shipped_tuning(number_format(arguments.dtype).name)
+    gamma = tuning.gamma if arguments.gamma is None else arguments.gamma
+    settings = GenerationSettings(gamma, arguments.max_new_tokens, decoding.sampling_settings(arguments))
     texts = chosen_prompts(arguments.tasks, arguments.limit)
     contest, ranking = open_contest(arguments, settings, report)
     trimmed = sorted({check_k(ranking, k) for k in arguments.k if k != ranking.vocab_size})
@@ -49,7 +53,8 @@ def run(arguments: Namespace, report: Progress) -> dict:
         },
         "left_out": left_out,
         "notes": context_notes(contest.pair.drafter, _lengths(prompts, runs[points[0]][0])),
-        "machine": {**asdict(this_machine()), "dtype": arguments.dtype},
+        "number_format_note": contest.pair.target.format_note,
+        "machine": {**asdict(this_machine()), "dtype": contest.pair.target.number_format},
     }
 
 

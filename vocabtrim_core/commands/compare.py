@@ -80,12 +80,18 @@ def run(arguments: Namespace, report: Progress) -> dict:
         "stop": arguments.stop,
         **asdict(settings.sampling),
     }
-    machine = {**asdict(this_machine()), "dtype": arguments.dtype}
+    machine = {**asdict(this_machine()), "dtype": target.number_format}
+    note = target.format_note
     report(0.0, "Warming up")
     if arguments.batch:
         (contest,), (trimming,) = contests, trimmings
         batches = compare_batches.run(contest, prompt_ids, arguments.batch, arguments.repeats, report)
-        return {**batches, "settings": {**common, **_facts(contest, trimming)}, "machine": machine}
+        return {
+            **batches,
+            "settings": {**common, **_facts(contest, trimming)},
+            "machine": machine,
+            "number_format_note": note,
+        }
     for contest in contests:
         warm_up(contest, prompt_ids[0])
     bandwidth = measure_bandwidth(target.head.weight.device)
@@ -116,11 +122,12 @@ def run(arguments: Namespace, report: Progress) -> dict:
             "bound": limit,
             "settings": common,
             "machine": machine,
+            "number_format_note": note,
         }
     (only,) = drafters
     facts = _facts(contests[0], trimmings[0])
     rest = {name: value for name, value in only.items() if name not in facts}
-    return {**rest, "bound": limit, "settings": {**common, **facts}, "machine": machine}
+    return {**rest, "bound": limit, "settings": {**common, **facts}, "machine": machine, "number_format_note": note}
 
 
 def _facts(contest: Contest, trimming: decoding.Trimming | None) -> dict:

@@ -53,6 +53,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
         "tokens_per_second": done.tokens_per_second,
         "prompt_tokens": len(prompt_ids),
         "prefill_seconds": cycles[0].times.prefill,
+        "number_format_note": target.format_note,
         "settings": {
             "target": target.name,
             "drafter": None if pair is None else pair.drafter.name,
@@ -62,7 +63,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
             "gamma": None if drafter is None or settings.tree else settings.gamma,
             "tree": None if drafter is None or not settings.tree else asdict(settings.tree),
             "max_new_tokens": settings.max_new_tokens,
-            "dtype": arguments.dtype,
+            "dtype": target.number_format,
             **asdict(settings.sampling),
         },
         "notes": context_notes(pair.drafter, [(len(prompt_ids), tokens)]) if pair else [],

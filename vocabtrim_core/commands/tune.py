@@ -34,7 +34,9 @@ def run(arguments: Namespace, report: Progress) -> dict:
     measured_ks = [check_k(ranking, ranking.vocab_size if k is None else k) for k in arguments.measure]
     prompts, left_out = usable_prompts(contest.pair, in_tokens(texts, contest.pair.tokenizer))
     trace = kept_trace(arguments.keep, contest.pair, prompts, settings, contest.stop, report)
-    tuned = tune(contest, ranking, trace, gammas, measured_ks, arguments.dtype, report, arguments.keep)
+    tuned = tune(
+        contest, ranking, trace, gammas, measured_ks, contest.pair.target.number_format, report, arguments.keep
+    )
     measured: list[Measured] = []
     if measured_ks:
         points = [(k, tuned.recommendation.gamma) for k in measured_ks]
@@ -53,6 +55,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
         "tree": _trees(tree, trees, measured_trees),
         "left_out": left_out,
         "notes": context_notes(contest.pair.drafter, trace.lengths),
+        "number_format_note": contest.pair.target.format_note,
         "measured": [_measured(one, tuned.prediction) for one in measured if (one.k, one.gamma) != VANILLA],
         "vanilla_tokens_per_second": next(
             (asdict(one.tokens_per_second) for one in measured if (one.k, one.gamma) == VANILLA), None

@@ -15,6 +15,7 @@ from torch import nn
 
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.hub import first_line
+from vocabtrim_core.layers import activations_of, as_float16
 from vocabtrim_core.model_checks import check_finite
 
 # The first of these that a folder has are its weights. Training leaves other .bin and .pt files beside them.
@@ -100,13 +101,17 @@ def fill(module: nn.Module, tensors: Mapping[str, torch.Tensor], name: str, dtyp
                 f"The drafter {name} does not fit: {key} is {tuple(tensors[key].shape)}, and its configuration, or "
                 f"this target, asks for {shape}."
             )
-    module.load_state_dict({key: as_weight(tensor, dtype) for key, tensor in tensors.items()}, assign=True)
+    weights = {key: as_weight(tensor, dtype, f"The drafter {name} ({key})") for key, tensor in tensors.items()}
+    module.load_state_dict(weights, assign=True)
     module.requires_grad_(False).eval()
 
 
-def as_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor in memory of its own, in the dtype that is decoded with."""
-    return tensor.to(dtype, copy=True).contiguous()
+def as_weight(tensor: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+    """The tensor in memory of its own, in the dtype that is decoded with: where that is float16, matrices are in it and
+    vectors in float32. Raises `ModelError`, which calls it `name`, where float16 cannot hold it."""
+    if dtype == torch.float16 and tensor.dim() > 1:
+        return as_float16(tensor, name).clone(memory_format=torch.contiguous_format)
+    return tensor.to(activations_of(dtype), copy=True).contiguous()
 
 
 def listed(names: Iterable[str]) -> str:

@@ -324,7 +324,7 @@ def _embeddings(own: torch.Tensor | None, config: LlamaConfig, target: LanguageM
         return cast(nn.Module, shared)
     if tuple(own.shape) != (config.vocab_size, config.hidden_size):
         raise ModelError(f"The drafter {name} is damaged: embed_tokens.weight is {tuple(own.shape)}.")
-    return nn.Embedding.from_pretrained(as_weight(own, target.dtype))
+    return nn.Embedding.from_pretrained(as_weight(own, target.head.activations, name))
 
 
 def _head(
@@ -347,7 +347,8 @@ def _head(
         return target.head
     if own.dim() != 2 or own.shape[1] != config.hidden_size:
         raise _damaged(name, f"lm_head.weight is {tuple(own.shape)}")
-    return RankedHead(as_weight(own, target.dtype), _row_ids(len(own), stated, d2t, t2d, config.vocab_size, name))
+    ids = _row_ids(len(own), stated, d2t, t2d, config.vocab_size, name)
+    return RankedHead(as_weight(own, target.dtype, f"The drafter {name} (lm_head.weight)"), ids)
 
 
 def _row_ids(

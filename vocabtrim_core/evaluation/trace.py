@@ -24,8 +24,9 @@ from vocabtrim_core.decoding.engine import GenerationSettings, generate, output_
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation.teacher_forcing import depths, drafter_states, shortest_prompt, weights
-from vocabtrim_core.language_model import DTYPES, LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.models import ModelPair
+from vocabtrim_core.number_format import DTYPES
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.sampling import SamplingSettings
 
