@@ -4,8 +4,8 @@
         [--ks 17,512,4096,49152] [--gammas 1,3,8] [--tree D,B,N]... [--max-new-tokens 64] [--limit N] [--json OUT.json]
 
 Each prompt is decoded once without a drafter, then once for every k and every shape: chains of each gamma, and each
-tree (depth, top-k, nodes). In bfloat16 every target pass computes a fixed number of rows (the largest draft's and
-one more, or --fixed-rows; 0 for as many as there are), with which a token's logits have the same bits in a draft and
+tree (depth, top-k, nodes). In bfloat16 and float16 every target pass computes a fixed number of rows (what the largest
+draft needs, or --fixed-rows; 0 for as many as there are), with which a token's logits have the same bits in a draft and
 alone. Where an output differs, its first difference is listed with the target's logit margin there: what is left within
 float error is a near tie. Results so far are written to OUT.json after every prompt.
 """
@@ -27,9 +27,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from vocabtrim_core.counting import TokenCounts
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.defaults import DTYPES
 from vocabtrim_core.evaluation.comparison import Contest, Run, logit_margin
+from vocabtrim_core.evaluation.fixed_rows import fixed_rows
 from vocabtrim_core.evaluation.machine import this_machine
-from vocabtrim_core.language_model import DTYPES
 from vocabtrim_core.models import ModelPair, load_pair
 from vocabtrim_core.prompts import read_prompts
 from vocabtrim_core.shipped import shipped_counts_path
@@ -78,8 +79,8 @@ def main(arguments: argparse.Namespace) -> None:
         ks = [check_k(ranking, min(int(k), ranking.vocab_size)) for k in arguments.ks.split(",")]
     shapes = [DraftShape(int(gamma)) for gamma in arguments.gammas.split(",") if gamma] + arguments.tree
     rows_computed = arguments.fixed_rows
-    if rows_computed is None and arguments.dtype == "bfloat16":
-        rows_computed = max(shape.most_nodes for shape in shapes) + 1
+    if rows_computed is None and pair.target.dtype != torch.float32:
+        rows_computed = fixed_rows(pair.target, max(shape.most_nodes for shape in shapes) + 1)
     plain = GenerationSettings(max_new_tokens=arguments.max_new_tokens, fixed_rows=rows_computed or None)
     vanilla = Contest(pair, head, None, plain, StopCondition(frozenset(pair.target.eos_ids)))
     prompts = read_prompts(arguments.prompts, arguments.limit)
@@ -131,7 +132,7 @@ def main(arguments: argparse.Namespace) -> None:
     for row in rows.values():
         length = row["tokens"] / row["target_passes"]
         print(f"| {row['k'] or '-'} | {row['shape']} | {row['identical']} of {row['runs']} | {length:.2f} |")
-    print(f"\n{result['identical']} of {result['runs']} outputs are identical in {arguments.dtype}.")
+    print(f"\n{result['identical']} of {result['runs']} outputs are identical in {pair.target.number_format}.")
     margins = [abs(d["logit_margin"]) for d in differences if d["logit_margin"] is not None]
     if margins:
         print(f"Where they part, the target's two logits are at most {max(margins):.3g} apart.")
@@ -146,7 +147,7 @@ if __name__ == "__main__":
     parser.add_argument("--tree", type=tree, action="append", default=[], metavar="DEPTH,TOP_K,NODES")
     parser.add_argument("--drafter", default="independent", help="a kind, a folder or a hub id")
     parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--dtype", default="float32", choices=list(DTYPES))
+    parser.add_argument("--dtype", default="float32", choices=DTYPES)
     parser.add_argument("--fixed-rows", type=int)
     parser.add_argument("--json", type=Path)
     main(parser.parse_args())

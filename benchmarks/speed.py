@@ -27,11 +27,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from vocabtrim_core.counting import TokenCounts
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.defaults import DTYPES
 from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.evaluation.comparison import Contest, Method, Run
 from vocabtrim_core.evaluation.machine import this_machine
 from vocabtrim_core.evaluation.spread import Spread
-from vocabtrim_core.language_model import DTYPES, LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.models import ModelPair, load_drafter, load_target
 from vocabtrim_core.prompts import read_prompts
 from vocabtrim_core.shipped import shipped_counts_path
@@ -65,12 +66,12 @@ def ours(contest: Contest, method: Method) -> Variant:
 
 
 def plain_model(model: LanguageModel) -> PreTrainedModel:
-    """`model` put together again as `transformers` runs it, with the same tensors."""
+    """`model` put together again as `transformers` runs it, with its weights; for float16 in float32."""
     config = model.body.config
     with torch.device("meta"):
         whole = AutoModelForCausalLM.from_config(config)
         head = torch.nn.Linear(model.hidden_size, model.vocab_size, bias=model.head.bias is not None)
-    head.weight = torch.nn.Parameter(model.head.weight, requires_grad=False)
+    head.weight = torch.nn.Parameter(model.head.weight.to(model.body.dtype), requires_grad=False)
     if model.head.bias is not None:
         head.bias = torch.nn.Parameter(model.head.bias, requires_grad=False)
     setattr(whole, whole.base_model_prefix, model.body)
@@ -224,7 +225,7 @@ def main(arguments: argparse.Namespace) -> None:
         "prompts": len(prompts),
         "repeats": arguments.repeats,
         "max_new_tokens": arguments.max_new_tokens,
-        "dtype": arguments.dtype,
+        "dtype": pair.target.number_format,
         "machine": asdict(machine),
     }
     lines = []
@@ -251,8 +252,8 @@ def main(arguments: argparse.Namespace) -> None:
         )
     print(
         f"\n{len(prompts)} prompts, {arguments.max_new_tokens} new tokens at most, {arguments.repeats} repeats, "
-        f"{arguments.dtype}, {machine.threads} threads of {machine.cpu}. The target runs on the "
-        f"{pair.target.engine.name} engine.\n"
+        f"{pair.target.number_format}, {machine.threads} threads of {machine.cpu} "
+        f"({', '.join(machine.features)}). The target runs on the {pair.target.engine.name} engine.\n"
     )
     for line in lines:
         print(json.dumps(line))
@@ -270,6 +271,6 @@ if __name__ == "__main__":
     parser.add_argument("--tree", type=tree, action="append", default=[], metavar="DEPTH,TOP_K,NODES")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--dtype", default="bfloat16", choices=list(DTYPES))
+    parser.add_argument("--dtype", default=DTYPES[0], choices=DTYPES)
     parser.add_argument("--json", type=Path)
     main(parser.parse_args())

@@ -21,11 +21,11 @@ from vocabtrim_core.commands.tasks import in_tokens
 from vocabtrim_core.counting import TokenCounts
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.decoding.stopping import StopCondition
+from vocabtrim_core.defaults import DTYPES
 from vocabtrim_core.evaluation.comparison import Contest
 from vocabtrim_core.evaluation.measuring import VANILLA, measure
 from vocabtrim_core.evaluation.trace import kept_trace
 from vocabtrim_core.evaluation.tuning import recommend, tune
-from vocabtrim_core.language_model import DTYPES
 from vocabtrim_core.models import load_pair
 from vocabtrim_core.prompts import read_prompts
 from vocabtrim_core.shipped import shipped_counts_path
@@ -48,7 +48,7 @@ def main(arguments: argparse.Namespace) -> None:
     contest = Contest(pair, kept.head, kept.k, GenerationSettings(max(gammas), arguments.max_new_tokens), stop)
     prompts = in_tokens(read_prompts(arguments.prompts, arguments.limit), pair.tokenizer)
     trace = kept_trace(None, pair, prompts, contest.settings, stop, show)
-    tuned = tune(contest, ranking, trace, gammas, ks, arguments.dtype, show)
+    tuned = tune(contest, ranking, trace, gammas, ks, pair.target.number_format, show)
     best = tuned.recommendation
     points = list(dict.fromkeys([*((k, gamma) for gamma in gammas for k in ks), (best.k, best.gamma)]))
     measured, _ = measure(contest, prompts, points, arguments.repeats, show)
@@ -72,7 +72,9 @@ def main(arguments: argparse.Namespace) -> None:
     print(f"It loses {loss:.1%} against the fastest point measured.")
     print(f"The curve cost {share:.2f} times one plain generation beyond that generation.")
     machine = asdict(tuned.profile.machine)
-    print(f"{trace.tokens:,} tokens of {len(prompts)} prompts; {arguments.dtype}, {machine['threads']} threads.")
+    print(
+        f"{trace.tokens:,} tokens of {len(prompts)} prompts; {pair.target.number_format}, {machine['threads']} threads."
+    )
     result = {
         "points": [asdict(one) for one in measured],
         "errors": errors,
@@ -94,6 +96,6 @@ if __name__ == "__main__":
     parser.add_argument("--drafter", default="independent")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-new-tokens", type=int, default=40)
-    parser.add_argument("--dtype", default="bfloat16", choices=list(DTYPES))
+    parser.add_argument("--dtype", default=DTYPES[0], choices=DTYPES)
     parser.add_argument("--json", type=Path)
     main(parser.parse_args())

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
-from pages.components import charts, counting, tokens
+from pages.components import charts, counting, ranking, tokens, visitor
 from pages.components.downloads import counts_file, download
 from pages.components.progress import cancel_button
 from pages.components.resources import Corpus, fits_of
@@ -205,7 +205,8 @@ def _written(workspace: Workspace) -> None:
 
 def _loaded(workspace: Workspace) -> None:
     saved = st.file_uploader(
-        "Counts saved here (.npz), `token_freq.pt` of speculators, a token map of FR-Spec or SGLang (.pt), or .json",
+        "Counts saved here (.npz), `token_freq.pt` of speculators, a token map or a draft vocabulary (`d2t`, `t2d`) in "
+        ".pt, .npy or .json",
         type=[suffix.removeprefix(".") for suffix in importing.SUFFIXES],
         key="saved_counts",
     )
@@ -239,6 +240,8 @@ def _cards(workspace: Workspace) -> None:
         for column, (key, corpus) in zip(st.columns(3), corpora[first : first + 3], strict=False):
             with column.container(border=True, height="stretch"):
                 _card(key, corpus, workspace)
+    if own_corpora():
+        st.caption(visitor.promise())
     if len(corpora) > 1:
         _merging(workspace)
 
@@ -283,6 +286,8 @@ def _bad(file: str, line: int, reason: str) -> str:
 
 def _remove(key: str) -> None:
     own_corpora().pop(key, None)
+    visitor.forget(key)
+    ranking.leave_out(key)
 
 
 def _merging(workspace: Workspace) -> None:
@@ -298,8 +303,7 @@ def _merging(workspace: Workspace) -> None:
         parts = [workspace.corpora[key] for key in chosen]
         try:
             counts = reduce(TokenCounts.merge, [part.counts for part in parts])
-            key = counts.digest[:20]
-            counting.keep(key, Corpus(" + ".join(part.label for part in parts), counts))
+            key = counting.keep(Corpus(" + ".join(part.label for part in parts), counts))
         except VocabTrimError as error:
             show_error(error)
             return

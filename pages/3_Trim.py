@@ -119,8 +119,9 @@ def _chart(models: Models, timings: list[HeadTiming], estimate: float) -> None:
     button.button("Measure again", key="measure_again", icon=":material/timer:", width="stretch")
     st.plotly_chart(charts.head_time(timings, models.k, estimate), alt="Head time against k")
     st.caption(
-        f"Median of nine rounds with the lowest and the highest; {models.pair.drafter.name}, {models.key[2]}, "
-        f"CPU threads: {torch.get_num_threads()}. The diamond is read off the line at your k."
+        f"Median of nine rounds with the lowest and the highest; {models.pair.drafter.name}, "
+        f"{models.pair.target.number_format}, CPU threads: {torch.get_num_threads()}. "
+        "The diamond is read off the line at your k."
     )
 
 

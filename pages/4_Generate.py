@@ -146,6 +146,7 @@ def _report(session: Session | None, workspace: Workspace, top: DeltaGenerator, 
             st.info("This run was stopped. The figures are of the runs that had finished.", icon=":material/stop:")
         if (session.prompt, session.settings) != (st.session_state["prompt"], workspace.settings):
             st.info("The prompt or the settings have changed since this run. Press Run to measure again.")
+        side_by_side.context(session)
         side_by_side.figures(session, comparison)
         side_by_side.identity(session, comparison)
     side_by_side.details(session, comparison, measured_bandwidth())

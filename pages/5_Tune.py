@@ -22,6 +22,7 @@ from pages.components.tune_report import Section, command, csv, curve_frame, rep
 from pages.components.tuning import TuneSession, asked, start
 from vocabtrim_core import __version__
 from vocabtrim_core.corpora import CorpusFile
+from vocabtrim_core.decoding.context import context_notes
 from vocabtrim_core.errors import CorpusError
 from vocabtrim_core.evaluation.advice import RULE, advice, against_measurement, in_words
 from vocabtrim_core.evaluation.contention import doubt, moment, others_since
@@ -139,6 +140,8 @@ def _results(session: TuneSession, workspace: Workspace, key: tuple, top: st.del
         _sentence(session, models, tuned)
     if session.asked != key:
         notice.info("Prompts or settings have changed since this tuning. Press Tune to answer for them.")
+    for note in context_notes(models.pair.drafter, session.trace.lengths):
+        st.info(plain(note))
     if session.left_out:
         st.warning(plain("\n\n".join(session.left_out[:5])))
     if best.k > models.ranking.observed and best.trim:
@@ -162,7 +165,7 @@ def _results(session: TuneSession, workspace: Workspace, key: tuple, top: st.del
     _trees(session, models, workspace, tuned)
     tasks = _task_table(session, models)
     costly = _costly(session, models, workspace, tuned)
-    _profile(tuned)
+    _profile(tuned, models.pair.target.format_note)
     _downloads(session, models, workspace, tuned, tasks, costly)
 
 
@@ -393,7 +396,7 @@ def _pin_costly() -> None:
         pin([token])
 
 
-def _profile(tuned: Tuned) -> None:
+def _profile(tuned: Tuned, note: str) -> None:
     profile = tuned.profile
     with st.expander("What the parts of a cycle cost here", icon=":material/timer:"):
         left, right = st.columns(2, gap="large")
@@ -405,6 +408,8 @@ def _profile(tuned: Tuned) -> None:
             f"text; {profile.rounds} interleaved rounds, vanilla passes ±{profile.noise():.0%} between them. Timed at "
             f"{_clock(profile.measured_at)} and kept for a day, for tunings of the same models here."
         )
+        if note:
+            st.caption(plain(note))
 
 
 def _clock(seconds: float) -> str:

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, sync_playwright
 from tiny_models import save_first_layer, save_tiny_llama
 from tiny_tokenizer import make_tiny_tokenizer
 
+from vocabtrim_core import number_format
 from vocabtrim_core.models import ModelPair, load_pair
 
 FLAGS = [
@@ -25,6 +26,14 @@ FLAGS = [
 # Machines that run the tests differ in speed and may be busy, so time is no failure; in CI every run is the same run.
 settings.register_profile("project", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("project")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def auto_is_float32() -> Iterator[None]:
+    """The number format `auto` is not timed in tests, and does not depend on the processor that they run on."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(number_format, "_kept_timings", lambda: {"float32": 1.0})
+        yield
 
 
 @pytest.fixture(scope="session")

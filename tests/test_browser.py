@@ -194,6 +194,37 @@ def test_link_and_navigation_keep_the_settings(server: str, page: Page) -> None:
     other.context.close()
 
 
+def test_own_corpora_survive_a_reload_and_stay_with_their_browser(server: str, page: Page, tmp_path: Path) -> None:
+    """Catches corpora that are lost with a reload, a link that opens them elsewhere, and one that shows other figures
+    there without a word."""
+    page.goto(f"{server}/Calibrate")
+    settled(page)
+    text = tmp_path / "lantern.txt"
+    text.write_text("The lantern swung over the wet deck while the mate read the log aloud.\n\n" * 300)
+    page.get_by_test_id("stFileUploaderDropzoneInput").first.set_input_files(text)
+    page.get_by_role("button", name="Count", exact=True).click()
+    expect(page.locator(".vt-answer")).to_contain_text("lantern.txt")
+    settled(page)
+    link = page.url
+    (cookie,) = [one for one in page.context.cookies() if one["name"] == "vocabtrim_visitor"]
+    assert "corpus=" in link and cookie["value"] not in link and cookie["sameSite"] == "Strict"
+    page.reload()
+    expect(page.locator(".vt-answer")).to_contain_text("lantern.txt")
+    settled(page)
+    assert page.url == link
+    other = page.context.browser.new_context().new_page()  # type: ignore[union-attr]
+    other.goto(link)
+    expect(other.get_by_text("This link's corpus is not here")).to_be_visible()
+    expect(other.locator(".vt-answer")).not_to_contain_text("lantern.txt")
+    assert other.url == link
+    other.context.close()
+    page.get_by_role("button", name="Remove", exact=True).click()
+    expect(page.locator(".vt-answer")).not_to_contain_text("lantern.txt")
+    page.reload()
+    settled(page)
+    expect(page.locator(".vt-card", has_text="lantern.txt")).to_have_count(0)
+
+
 def test_first_request_after_a_start_may_be_any_page(server: str, page: Page) -> None:
     """Catches a deep link with nonsense in it that shows a traceback, or an empty page."""
     for path in ("", "Calibrate", "Coverage", "Trim", "Generate"):

@@ -232,6 +232,19 @@ def test_generate_is_lossless(tiny: Folder, run_json: Json, k: int | None) -> No
     assert {"drafter_body", "drafter_head", "verification", "rest"} <= events[0]["times"].keys()
 
 
+def test_the_number_format_in_use_is_said(tiny: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bug: nobody learns what auto is; the sentence is among what a script reads; a format is said that is not used."""
+    common = ["generate", "--prompt", PROMPT, "--max-new-tokens", "2", *tiny.pair, "--json"]
+    assert main([str(part) for part in common]) == 0
+    output = capsys.readouterr()
+    result = json.loads(output.out)
+    assert result["settings"]["dtype"] == "float32"
+    assert result["number_format_note"].startswith("auto is float32 on ")
+    assert result["number_format_note"] in output.err
+    assert main([*map(str, common), "--dtype", "float16"]) == 0
+    assert json.loads(capsys.readouterr().out)["settings"]["dtype"] == "float16"
+
+
 def test_vanilla_needs_no_drafter(tiny: Folder, run_json: Json) -> None:
     """Bug: vanilla decoding of any model fails because the default drafter does not fit it."""
     run_json("generate", "--prompt", PROMPT, "--method", "vanilla", "--target", tiny.target, "--max-new-tokens", 2)
@@ -507,7 +520,7 @@ def mistake(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
         (["--prompt", " \n"], "prompt is empty"),
         (["--prompt", "\udc80"], "not valid Unicode"),
         (["--prompt", "word " * 600], "the context holds 512"),
-        (["--dtype", "float16"], "--dtype"),
+        (["--dtype", "float12"], "--dtype"),
         (["--drafter", "/no/such/folder"], "/no/such/folder"),
         (["--tree", "4"], "depth, top-k and nodes"),
         (["--tree", "0,2,4"], "depth is 0"),

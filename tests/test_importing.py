@@ -130,6 +130,72 @@ def test_own_counts_come_back(tokenizer: Tokenizer, tmp_path: Path) -> None:
         import_tokens(CorpusFile("c.npz", counts.to_bytes()), other)
 
 
+def npy(content: np.ndarray, name: str = "map.npy") -> CorpusFile:
+    buffer = io.BytesIO()
+    np.save(buffer, content)
+    return CorpusFile(name, buffer.getvalue())
+
+
+def draft_vocabulary(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids, their offsets and their mask, as EAGLE-3's tools write them."""
+    ids = np.array([5, 6, 7, 30, 31, 50, 51, 52, 90, 91, 92, 93, 200, 201, tokenizer.vocab_size - 1])
+    mask = np.zeros(tokenizer.vocab_size, dtype=bool)
+    mask[ids] = True
+    return ids, ids - np.arange(len(ids)), mask
+
+
+FORMS = {
+    "vocab_mapping.pt": lambda ids, d2t, t2d: pt({"d2t": torch.from_numpy(d2t), "t2d": torch.from_numpy(t2d)}),
+    "with ids in d2t": lambda ids, d2t, t2d: pt({"d2t": torch.from_numpy(ids), "t2d": torch.from_numpy(t2d)}),
+    "d2t in a dict": lambda ids, d2t, t2d: pt({"d2t": torch.from_numpy(d2t).int()}),
+    "t2d in a dict": lambda ids, d2t, t2d: pt({"t2d": torch.from_numpy(t2d).int()}),
+    "d2t alone": lambda ids, d2t, t2d: pt(torch.from_numpy(d2t)),
+    "d2t.npy": lambda ids, d2t, t2d: npy(d2t, "d2t.npy"),
+    "d2t.npy, renamed": lambda ids, d2t, t2d: npy(d2t),
+    "t2d.npy": lambda ids, d2t, t2d: npy(t2d),
+    "t2d.npy of numbers": lambda ids, d2t, t2d: npy(t2d.astype(np.uint8), "t2d.npy"),
+    "ids.npy": lambda ids, d2t, t2d: npy(ids.astype(np.int32)),
+    "ids as a tensor": lambda ids, d2t, t2d: pt(torch.from_numpy(ids)),
+    "ids as a list": lambda ids, d2t, t2d: pt(ids.tolist()),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_draft_vocabulary_in_every_form_is_its_ids(form: str, tokenizer: Tokenizer) -> None:
+    """Bug: offsets, or a mask's zeros and ones, pass for ids."""
+    ids, d2t, t2d = draft_vocabulary(tokenizer)
+    imported = import_tokens(FORMS[form](ids, d2t, t2d), tokenizer)
+    ranking = imported.content
+    assert isinstance(ranking, Ranking)
+    kept = [token for token in ids.tolist() if token not in tokenizer.control_ids]
+    assert ranking.ids[ranking.forced : ranking.observed].tolist() == kept
+    said = any("offsets of a d2t" in note for note in imported.notes)
+    assert said == (form in ("d2t in a dict", "d2t alone", "d2t.npy", "d2t.npy, renamed"))
+
+
+def test_offsets_in_the_order_of_frequency_keep_it(tokenizer: Tokenizer) -> None:
+    """Bug: ModelOpt's d2t, whose offsets may be negative, is refused or sorted."""
+    ids, _, t2d = draft_vocabulary(tokenizer)
+    ids = ids[::-1].copy()
+    d2t = ids - np.arange(len(ids))
+    for file in (
+        pt(torch.from_numpy(d2t)),
+        as_json(d2t.tolist()),
+        pt({"d2t": torch.from_numpy(d2t), "t2d": torch.from_numpy(t2d)}),
+    ):
+        ranking = import_tokens(file, tokenizer).content
+        assert isinstance(ranking, Ranking) and ranking.ids[ranking.forced : ranking.observed].tolist() == ids.tolist()
+
+
+def test_a_real_list_is_never_read_as_the_other(tokenizer: Tokenizer) -> None:
+    """Bug: a long ascending array of ids is refused as doubtful, or read as offsets."""
+    ids = np.flatnonzero(np.random.default_rng(0).random(tokenizer.vocab_size) < 0.5)
+    for name, values in (("map.npy", ids), ("map.npy", ids - np.arange(len(ids)))):
+        ranking = import_tokens(npy(values, name), tokenizer).content
+        assert isinstance(ranking, Ranking)
+        assert set(ranking.ids[: ranking.observed].tolist()) == {*ids.tolist(), *tokenizer.control_ids}
+
+
 class Evil:
     def __reduce__(self):
         return (print, ("executed",))
@@ -164,6 +230,21 @@ REFUSED = [
     (CorpusFile("a.pt", b"not a pickle"), "torch.save"),
     (CorpusFile("a.npz", b"not a zip"), "counts file"),
     (CorpusFile("a.txt", b"50"), "not a .pt"),
+    (pt(torch.tensor([7, 50, 90])), "could be token ids, or the offsets"),
+    (npy(np.array([7, 50, 90]), "d2t.npy"), "could be token ids, or the offsets"),
+    (as_json([7, 7, 50, 50]), "could be token ids, or the offsets"),
+    (npy(np.zeros(40, dtype=np.int64)), "all zeros"),
+    (npy(np.array([5, 5, 9, 290])), "another tokenizer"),
+    (npy(np.array([5, 5, 3]), "d2t.npy"), "neither token ids"),
+    (npy(np.array([5.0, 7.0])), "whole number"),
+    (npy(np.array([[5, 7]])), "one row"),
+    (pt({"d2t": torch.tensor([5, 5]), "t2d": torch.ones(9, dtype=torch.bool)}), "do not say the same"),
+    (pt({"d2t": torch.zeros(2, 2)}), "one row"),
+    (pt({"d2t": torch.tensor([0.0, 300.0]).bfloat16()}), "whole number"),
+    (pt(torch.zeros(1, dtype=torch.int64).expand(10**8)), "more than any vocabulary"),
+    (CorpusFile("a.npy", b"\x93NUMPY\x01\x00\x10\x00{'descr': '<i8'}"), "numpy.save"),
+    (CorpusFile("a.npy", npy(np.arange(9)).data[:-8]), "one row"),
+    (npy(np.array([], dtype=np.int64)), "empty"),
 ]
 
 
@@ -183,7 +264,7 @@ def test_a_file_that_unpacks_to_too_much(tokenizer: Tokenizer, monkeypatch: pyte
         import_tokens(CorpusFile("a.pt", bomb()), tokenizer)
 
 
-@given(content=st.binary(max_size=200), suffix=st.sampled_from([".pt", ".json", ".npz"]))
+@given(content=st.binary(max_size=200), suffix=st.sampled_from([".pt", ".npy", ".json", ".npz"]))
 def test_any_bytes_give_a_result_or_a_sentence(tokenizer: Tokenizer, content: bytes, suffix: str) -> None:
     """Bug: some damage raises an error of the library's own."""
     with contextlib.suppress(VocabTrimError):

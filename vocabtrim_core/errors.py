@@ -29,5 +29,9 @@ class ModelError(VocabTrimError):
     """A model that cannot be fetched, loaded or paired."""
 
 
+class TooLargeError(ModelError):
+    """Weights that the number format cannot hold."""
+
+
 class SettingError(VocabTrimError):
     """A setting outside its range (k, gamma, temperature, an empty prompt)."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from vocabtrim_core.huge_pages import use_huge_pages
-from vocabtrim_core.layers import Linear, can_pack
+from vocabtrim_core.layers import Linear, activations_of, copies
 
 # Sizes of which a head keeps a packed copy: those of one comparison, and a few tried before.
 _PACKED_SIZES = 4
@@ -35,6 +35,11 @@ class RankedHead:
     @property
     def vocab_size(self) -> int:
         return self.weight.shape[0]
+
+    @property
+    def activations(self) -> torch.dtype:
+        """The dtype of the hidden states that it takes, and of its logits."""
+        return activations_of(self.weight.dtype)
 
     @property
     def hidden_size(self) -> int:
@@ -71,7 +76,7 @@ class RankedHead:
     def _linear(self, k: int) -> Linear:
         """The first k rows: packed where that helps, which copies them once for a k, else a view."""
         weight, bias = self.weight[:k], None if self.bias is None else self.bias[:k]
-        if not can_pack(weight):
+        if not copies(weight):
             return Linear(weight, bias)
         packed = self._packed.pop(k, None)
         if packed is None:

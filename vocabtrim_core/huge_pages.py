@@ -18,15 +18,17 @@ _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25
 _GAP = 64 * 2**10
 
 
-def use_huge_pages(blocks: Iterable[tuple[int, int]]) -> None:
+def use_huge_pages(blocks: Iterable[tuple[int, int] | None]) -> None:
     """Ask that the memory of `blocks`, (address, bytes) each, be held in huge pages. Neighbours count as one.
+
+    None stands for memory that cannot be named.
 
     It changes no byte. A system that cannot or will not leaves the memory as it is.
     """
     madvise = _madvise()
     if madvise is None:
         return
-    for begin, end in _joined(blocks):
+    for begin, end in _joined(block for block in blocks if block is not None):
         first, last = -(-begin // _PAGE) * _PAGE, end // _PAGE * _PAGE
         if first < last:
             madvise(first, last - first, _MADV_HUGEPAGE)

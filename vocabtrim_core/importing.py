@@ -5,9 +5,12 @@
 | speculators `token_freq.pt` | `{id: count}` | counts |
 | FR-Spec and SGLang token map, `.pt` | list (or tensor) of ids, the most frequent first | a ranking |
 | `.json` | list of ids, `{id: count}` or `{token: count}` | a ranking, or counts |
+| EAGLE-3's `{"d2t", "t2d"}` or either of them, `.pt`, `.npy` | offsets, a mask | a ranking |
+| MTPLX and others, `.npy` | array of ids | a ranking |
 | `.npz` of this program | `TokenCounts` | counts |
 
-Such a file does not say which tokenizer it is for; what can be checked is that every id or token exists.
+Such a file does not say which tokenizer it is for; what can be checked is that every id or token exists. Nor does an
+array say whether it holds ids or the offsets of a `d2t`: its values do (`draft_maps`), and where they do not, its name.
 """
 
 from __future__ import annotations
@@ -26,13 +29,15 @@ import torch
 
 from vocabtrim_core.corpora import CorpusFile
 from vocabtrim_core.counting import HELD_OUT_GROUPS, CountedFile, TokenCounts
+from vocabtrim_core.draft_maps import ids_of_offsets, readings
 from vocabtrim_core.errors import CorpusError, TokenizerError
 from vocabtrim_core.prompts import is_unicode
 from vocabtrim_core.tokenization import MAX_VOCAB_SIZE, Tokenizer
 from vocabtrim_core.vocabulary import Ranking, forced_token_ids, rank_tokens
 
-SUFFIXES = (".pt", ".json", ".npz")
+SUFFIXES = (".pt", ".npy", ".json", ".npz")
 MAX_BYTES = 32 * 2**20
+D2T, T2D = "d2t", "t2d"  # of EAGLE-3 checkpoints: draft to target, target to draft
 # Of a {token: count} file, so much of the text may be of tokens that the tokenizer does not have.
 MAX_UNKNOWN_SHARE = 0.01
 
@@ -78,7 +83,7 @@ def import_tokens(
     notes = [f"The file does not name its tokenizer; it is taken to be {tokenizer.name}."]
     if isinstance(content, _Pairs):
         return Imported(_counts(content, file, tokenizer, notes), tuple(notes))
-    ids = _distinct_ids(content, file.name, tokenizer, notes)
+    ids = _distinct_ids(_as_ids(content, file.name, tokenizer, notes), file.name, tokenizer, notes)
     forced = forced_token_ids(tokenizer, eos_ids)
     usable = tokenizer.vocab_size if usable is None else usable
     ids = ids[ids < usable]
@@ -96,10 +101,20 @@ class _Pairs(list):
     """The items of a dict, (key, value) each; a key that a JSON object repeats is there twice."""
 
 
+class _Array(list):
+    """The values of an array of whole numbers: ids, or offsets. `of` names what it is where that is known."""
+
+    def __init__(self, values: np.ndarray, of: str | None = None) -> None:
+        super().__init__(values.tolist())
+        self.of = of
+
+
 def _read(file: CorpusFile, suffix: str) -> list | _Pairs:
     """The list in a file, or the items of its dict."""
     if suffix == ".pt":
         content = _read_torch(file)
+    elif suffix == ".npy":
+        content = _read_numpy(file)
     elif suffix == ".json":
         try:
             content = json.loads(file.data, object_pairs_hook=_Pairs)
@@ -107,8 +122,11 @@ def _read(file: CorpusFile, suffix: str) -> list | _Pairs:
             raise CorpusError(f"{file.name} is not valid JSON.") from error
     else:
         raise CorpusError(f"{file.name} is not a {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file.")
-    if isinstance(content, torch.Tensor) and content.ndim == 1:
-        content = _values(content, file.name)
+    if isinstance(content, torch.Tensor | np.ndarray) and content.ndim == 1:
+        stem = Path(file.name).stem.lower()
+        content = _array(content, next((of for of in (D2T, T2D) if of in stem), None), file.name)
+    if isinstance(content, dict) and content and content.keys() <= {D2T, T2D}:
+        content = _draft_map(content, file.name)
     if isinstance(content, dict):
         content = _Pairs(content.items())
     if isinstance(content, tuple):
@@ -134,17 +152,86 @@ def _read_torch(file: CorpusFile) -> object:
         raise CorpusError(f"{file.name} is no list or dict of numbers made by torch.save, or is damaged.") from error
 
 
-def _values(tensor: torch.Tensor, name: str) -> list:
-    # A tensor may stand for many more numbers than its file holds.
-    _check_length(tensor.numel(), name)
-    if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-        raise CorpusError(f"{name} holds a {str(tensor.layout).removeprefix('torch.')} tensor; save a dense one.")
-    return tensor.tolist()
+def _read_numpy(file: CorpusFile) -> np.ndarray:
+    stream = io.BytesIO(file.data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read_header(stream)
+        values = np.frombuffer(file.data, dtype, offset=stream.tell())
+    # numpy raises errors of several kinds for a header that makes no sense.
+    except (ValueError, TypeError, SyntaxError, OverflowError, MemoryError, RecursionError) as error:
+        raise CorpusError(f"{file.name} is no array made by numpy.save, or is damaged.") from error
+    if shape != values.shape:
+        raise CorpusError(f"{file.name} should hold one row of whole numbers; its header says {shape}.")
+    return values
+
+
+def _array(values: object, of: str | None, name: str) -> list:
+    """The values of an array, or of a mask (t2d) the ids that it marks."""
+    if isinstance(values, torch.Tensor):
+        # A tensor may stand for many more numbers than its file holds.
+        _check_length(values.numel(), name)
+        if values.layout is not torch.strided or values.device.type != "cpu":
+            raise CorpusError(f"{name} holds a {str(values.layout).removeprefix('torch.')} tensor; save a dense one.")
+        values = np.array(values.tolist())
+    if not isinstance(values, np.ndarray) or values.ndim != 1:
+        raise CorpusError(f"{name} should hold one row of whole numbers in {of or 'it'}.")
+    _check_length(len(values), name)
+    if values.dtype.kind not in "biu":
+        raise CorpusError(f"{name} holds numbers of type {values.dtype} where whole numbers should be. Save int64.")
+    if len(values) and not -_LARGEST < int(values.min()) <= int(values.max()) < _LARGEST:
+        raise CorpusError(f"{name} has a number of more than 18 digits where whole numbers should be.")
+    if values.dtype.kind == "b" or (of == T2D and set(np.unique(values)) <= {0, 1}):
+        return np.flatnonzero(values).tolist()
+    return _Array(values, of)
 
 
 def _check_length(length: int, name: str) -> None:
     if length > MAX_VOCAB_SIZE:
         raise CorpusError(f"{name} has {length:,} entries, more than any vocabulary ({MAX_VOCAB_SIZE:,}).")
+
+
+def _draft_map(parts: dict, name: str) -> list:
+    """The ids of {d2t, t2d}, or of one of them: t2d says which there are, d2t in what order."""
+    offsets = _array(parts[D2T], D2T, name) if D2T in parts else None
+    marked = _array(parts[T2D], T2D, name) if T2D in parts else None
+    if offsets is None or marked is None:
+        return (offsets if marked is None else marked) or []
+    for ids in (ids_of_offsets(np.array(offsets, dtype=np.int64)).tolist(), list(offsets)):
+        if sorted(ids) == marked:
+            return ids
+    raise CorpusError(f"{name} is damaged: d2t and t2d do not say the same.")
+
+
+def _as_ids(content: list, name: str, tokenizer: Tokenizer, notes: list[str]) -> list:
+    """The ids of a list, or of an array that holds ids or offsets. CorpusError where it could be either."""
+    if not all(isinstance(value, Integral) and not isinstance(value, bool) for value in content):
+        return content  # to be refused
+    values = np.array([_integer(value, name) for value in content], dtype=np.int64)
+    of = content.of if isinstance(content, _Array) else None
+    found = readings(values, tokenizer.vocab_size)
+    listed = not isinstance(content, _Array)
+    if len(values) > 1 and not values.any():
+        raise CorpusError(f"{name} is all zeros: a d2t that was never filled in. Make it again.")
+    if "ids" in found and (listed or len(found) == 1):
+        if of == D2T:
+            notes.append("Its d2t holds token ids, not offsets from the row, as engines expect of a d2t.")
+        return content
+    either = "token ids, or the offsets of a d2t (token id = row + offset)"
+    if found == {"offsets"} and (not listed or values.min() < 0):
+        notes.append("It holds the offsets of a d2t: token id = row + offset.")
+        return ids_of_offsets(values).tolist()
+    if found:
+        raise CorpusError(
+            f"{name} could be {either}: save ids as a list without repetitions, or offsets with their t2d "
+            '({"d2t": ..., "t2d": ...} in a .pt file).'
+        )
+    if of == D2T or (not listed and values.min() >= 0 and (np.diff(values) >= 0).all()):
+        raise TokenizerError(
+            f"{name} was made for another tokenizer than {tokenizer.name}, or is damaged: it is neither {either}."
+        )
+    return content
 
 
 def _distinct_ids(content: list, name: str, tokenizer: Tokenizer, notes: list[str]) -> np.ndarray:

@@ -14,12 +14,14 @@ from vocabtrim_core.engines import Engine, choose_engine
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
 
 @dataclass(frozen=True, eq=False)
 class LanguageModel:
     """A causal language model taken apart: a `body` (ids to hidden states [1, n, H]) and its LM `head` in id order.
+
+    In float16 the head has its weights in it, and what runs the body packs them so; the body itself and all activations
+    are float32, with the matrices' values rounded to float16. `format_note` is a sentence on the choice of the number
+    format, or empty (see `NumberFormat`).
 
     `eos_ids` end a text, ascending; `max_length` is the longest text in tokens, prompt included.
     """
@@ -29,6 +31,7 @@ class LanguageModel:
     head: RankedHead
     eos_ids: tuple[int, ...]
     max_length: int
+    format_note: str = ""
 
     @property
     def vocab_size(self) -> int:
@@ -41,7 +44,13 @@ class LanguageModel:
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the weights as they are read."""
         return self.head.weight.dtype
+
+    @property
+    def number_format(self) -> str:
+        """The name of that dtype."""
+        return str(self.dtype).removeprefix("torch.")
 
     @property
     def parameters(self) -> int:

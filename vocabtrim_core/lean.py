@@ -46,9 +46,12 @@ class _Layer:
 
 
 class LeanBody:
-    """The weights of a covered body, shared by its backbones. Raises `NotCoveredError` for others."""
+    """The weights of a covered body, shared by its backbones. Raises `NotCoveredError` for others.
 
-    def __init__(self, body: PreTrainedModel) -> None:
+    `weights` is the dtype to hold those of the projections in, the body's own by default.
+    """
+
+    def __init__(self, body: PreTrainedModel, weights: torch.dtype | None = None) -> None:
         config = body.config.get_text_config()
         if type(body) not in COVERED:
             raise NotCoveredError(f"{type(body).__name__} is not of the Llama family")
@@ -73,10 +76,10 @@ class LeanBody:
         self.norm = RmsNorm(modules.norm.weight, self.eps)
         self.frequencies: torch.Tensor = rotary.inv_freq.float()
         self.rotary_scale: float = rotary.attention_scaling
-        self.layers = [self._layer(layer, config) for layer in modules.layers]
+        self.layers = [self._layer(layer, config, weights) for layer in modules.layers]
         use_huge_pages(linear.block for layer in self.layers for linear in layer.linears)
 
-    def _layer(self, layer: Any, config: Any) -> _Layer:
+    def _layer(self, layer: Any, config: Any, weights: torch.dtype | None) -> _Layer:
         attention, mlp = layer.self_attn, layer.mlp
         norms = None
         if hasattr(attention, "q_norm"):
@@ -89,12 +92,12 @@ class LeanBody:
         window = config.sliding_window if type(attention).__name__ == "MistralAttention" else None
         return _Layer(
             attention_norm=RmsNorm(layer.input_layernorm.weight, self.eps),
-            qkv=fused_linear(attention.q_proj, attention.k_proj, attention.v_proj),
+            qkv=fused_linear(attention.q_proj, attention.k_proj, attention.v_proj, weights=weights),
             query_key_norm=norms,
-            out=fused_linear(attention.o_proj),
+            out=fused_linear(attention.o_proj, weights=weights),
             mlp_norm=RmsNorm(layer.post_attention_layernorm.weight, self.eps),
-            gate_up=fused_linear(mlp.gate_proj, mlp.up_proj),
-            down=fused_linear(mlp.down_proj),
+            gate_up=fused_linear(mlp.gate_proj, mlp.up_proj, weights=weights),
+            down=fused_linear(mlp.down_proj, weights=weights),
             window=getattr(attention, "sliding_window", window),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,16 +15,21 @@ from vocabtrim_core.drafters import DrafterModel
 from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.drafters.registry import INDEPENDENT, NAMES, WITHOUT_FILES, load_added, shipped_folder
 from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
-from vocabtrim_core.errors import ModelError, SettingError
+from vocabtrim_core.errors import ModelError, TooLargeError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_transformers
-from vocabtrim_core.language_model import DTYPES, LanguageModel, input_embeddings
+from vocabtrim_core.language_model import LanguageModel, input_embeddings
+from vocabtrim_core.layers import activations_of, as_float16
 from vocabtrim_core.model_checks import check_model, end_ids
+from vocabtrim_core.number_format import AUTO, DTYPES, NumberFormat, number_format
+from vocabtrim_core.paths import is_file, reason
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 
+_WEIGHTS = (".safetensors", ".bin", ".pt")
+
 # Of the largest logit: far above what summing in another order changes, far below what a forgotten scale or bias does.
-_HEAD_TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+_HEAD_TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-4, torch.bfloat16: 2e-2}
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +52,7 @@ class ModelPair:
 def load_pair(
     target: str | Path = EMBEDDED,
     drafter: str | Path = INDEPENDENT,
-    dtype: str = "float32",
+    dtype: str = AUTO,
     on_progress: Progress | None = None,
 ) -> ModelPair:
     """Load a pair: the target from a folder, a hub id or the embedded one ("embedded", fetched on first use), the
@@ -55,6 +61,9 @@ def load_pair(
     Raises `ModelError` where a model cannot be loaded or the two cannot work together, `SettingError` for the dtype.
     """
     report = on_progress or (lambda share, message: None)
+    if drafter not in NAMES:
+        # Before the target, whose loading takes long.
+        _check_folder(model_folder(drafter))
     target_model, tokenizer = load_target(target, dtype, lambda share, message: report(0.9 * share, message))
     report(0.9, "Loading the drafter")
     drafter_model = load_drafter(drafter, target_model, tokenizer)
@@ -77,8 +86,7 @@ def load_drafter(source: str | Path, target: LanguageModel, tokenizer: Tokenizer
     added = load_added(folder, model_name(source), target)
     if added is not None:
         return added
-    dtype = next(name for name, dtype in DTYPES.items() if dtype == target.dtype)
-    model = load_model(source, dtype, lender=target)
+    model = load_model(source, target.number_format, lender=target)
     needed = min(tokenizer.vocab_size, target.vocab_size)
     if model.vocab_size < needed:
         raise ModelError(
@@ -90,8 +98,18 @@ def load_drafter(source: str | Path, target: LanguageModel, tokenizer: Tokenizer
     return IndependentModel(model)
 
 
+def _check_folder(folder: Path) -> None:
+    """ModelError where a folder holds no model of any kind."""
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        raise ModelError(f"{folder} cannot be read: {reason(error)}.") from None
+    if not any(name == "config.json" or name.endswith(_WEIGHTS) for name in names):
+        raise ModelError(f"{folder} is not a model folder: it has no config.json. Choose a folder that has one.")
+
+
 def load_target(
-    source: str | Path = EMBEDDED, dtype: str = "float32", on_progress: Progress | None = None
+    source: str | Path = EMBEDDED, dtype: str = AUTO, on_progress: Progress | None = None
 ) -> tuple[LanguageModel, Tokenizer]:
     """Load a target with its tokenizer, whose end-of-sequence token is one of the model's `eos_ids`.
 
@@ -106,20 +124,32 @@ def load_target(
     return replace(model, eos_ids=tuple(sorted({*model.eos_ids, *tokenizer.eos_ids}))), tokenizer
 
 
-def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel | None = None) -> LanguageModel:
+def load_model(source: str | Path, dtype: str = AUTO, lender: LanguageModel | None = None) -> LanguageModel:
     """Load a causal language model from a folder or a hub id; no code that comes with it is run.
 
     Weights are safetensors, or else a `.bin` file read with `weights_only`. A checkpoint without input embeddings takes
     the embeddings and the head of `lender` as they are, without a copy. Raises `ModelError` for whatever cannot be
-    loaded, and where body and head do not give the model's own logits; `SettingError` for an unknown dtype.
+    loaded, and where body and head do not give the model's own logits; `TooLargeError` for weights that a number
+    format asked for by name cannot hold, for which `auto` takes float32; `SettingError` for an unknown format.
     """
-    if dtype not in DTYPES:
-        raise SettingError(f"The dtype {dtype} is not offered. Choose one of: {', '.join(DTYPES)}.")
+    chosen = number_format(dtype)
     folder = model_folder(source)
     name = model_name(source)
-    model, missing = _read(folder, name, DTYPES[dtype])
+    try:
+        return _load(folder, name, chosen, lender)
+    except TooLargeError as error:
+        if dtype != AUTO:
+            raise
+        return _load(folder, name, NumberFormat("float32", f"auto is float32 for this model: {error}"), lender)
+
+
+def _load(folder: Path, name: str, chosen: NumberFormat, lender: LanguageModel | None) -> LanguageModel:
+    weights = DTYPES[chosen.name]
+    model, missing = _read(folder, name, activations_of(weights))
     check_model(model, name)
     model.requires_grad_(False)
+    if weights == torch.float16:
+        _round(model, name)
     body, linear = model.base_model, model.get_output_embeddings()
     if body is model or not isinstance(body, PreTrainedModel) or not isinstance(linear, torch.nn.Linear):
         raise ModelError(
@@ -132,19 +162,19 @@ def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel
     elif missing:
         raise ModelError(f"The model {name} is incomplete: {len(missing)} tensors are missing, such as {min(missing)}.")
     else:
-        head = _head(model, linear)
+        head = _head(model, linear, weights)
         _check_head(model, body, head, name)
 
     config = model.config.get_text_config()
     generation = getattr(model.generation_config, "eos_token_id", None)
     eos_ids = end_ids(config.eos_token_id, name) | end_ids(generation, name)
     max_length = getattr(config, "max_position_embeddings", None) or sys.maxsize
-    return LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length)
+    return LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length, chosen.note)
 
 
 def _read(folder: Path, name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, set[str]]:
     """The model of a folder, and the names of the parameters that its files lack."""
-    if not (folder / "config.json").is_file():
+    if not is_file(folder / "config.json"):
         raise ModelError(f"{folder} is not a model folder: it has no config.json. Choose a folder that has one.")
     try:
         with quiet_transformers():
@@ -161,16 +191,23 @@ def _read(folder: Path, name: str, dtype: torch.dtype) -> tuple[PreTrainedModel,
     return model, set(loading["missing_keys"])
 
 
+def _round(model: PreTrainedModel, name: str) -> None:
+    """Round the model's matrices to what float16 can hold."""
+    for key, parameter in model.named_parameters():
+        if parameter.dim() > 1:
+            parameter.copy_(as_float16(parameter, f"The model {name} ({key})"))
+
+
 def _names(model: PreTrainedModel, parameter: torch.Tensor) -> set[str]:
     return {name for name, other in model.named_parameters(remove_duplicate=False) if other is parameter}
 
 
-def _head(model: PreTrainedModel, linear: torch.nn.Linear) -> RankedHead:
+def _head(model: PreTrainedModel, linear: torch.nn.Linear, weights: torch.dtype) -> RankedHead:
     config = model.config.get_text_config()
     scale = getattr(config, "logit_scale", None) or 1.0  # Cohere multiplies,
     scale /= getattr(config, "logits_scaling", None) or 1.0  # Granite divides.
     return RankedHead(
-        weight=linear.weight.detach(),
+        weight=linear.weight.detach().to(weights),
         ranking=torch.arange(linear.weight.shape[0]),
         bias=None if linear.bias is None else linear.bias.detach(),
         logit_scale=scale,
@@ -182,8 +219,14 @@ def _head(model: PreTrainedModel, linear: torch.nn.Linear) -> RankedHead:
 def _check_head(model: PreTrainedModel, body: PreTrainedModel, head: RankedHead, name: str) -> None:
     """Refuse a model that does more between body and logits than `RankedHead` does."""
     ids = torch.arange(8)[None] * (head.vocab_size // 8)  # [1, 8]
-    expected = model(input_ids=ids).logits[0].float()  # [8, V]
-    hidden = getattr(body(input_ids=ids), "last_hidden_state", None)  # [1, 8, H]
+    try:
+        expected = model(input_ids=ids, use_cache=False).logits[0].float()  # [8, V]
+        hidden = getattr(body(input_ids=ids, use_cache=False), "last_hidden_state", None)  # [1, 8, H]
+    # Models raise errors of every kind for a config that is wrong, or for input that they lack.
+    except Exception as error:
+        raise ModelError(
+            f"The model {name} ({type(model).__name__}) cannot read text: {first_line(error)} Choose another model."
+        ) from error
     if hidden is not None and hidden.shape[-1] == head.hidden_size:
         difference = (head.logits(hidden[0]).float() - expected).abs().max()
         if difference <= _HEAD_TOLERANCE[head.weight.dtype] * expected.abs().max().clamp(min=1.0):

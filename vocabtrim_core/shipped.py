@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 _DATA = Path(__file__).resolve().parent.parent / "data"
@@ -25,3 +28,24 @@ def sample_corpora() -> dict[str, Path]:
 def task_prompts_folder() -> Path:
     """Prompts for benchmarks: one file a task."""
     return _DATA / "tasks"
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What decoded fastest with the shipped EAGLE drafter: the size `k` of its vocabulary, the length `gamma` of its
+    chains, and the shape (depth, branches, nodes) of its trees, None where chains were faster."""
+
+    k: int
+    gamma: int
+    tree: tuple[int, int, int] | None
+
+
+@cache
+def shipped_tuning(number_format: str) -> Tuning:
+    """What to decode with where nothing is chosen, by the number format: float32's for one that was never measured.
+
+    The file says for each on which machine it was measured, at which commit and with which command.
+    """
+    stored = json.loads((_DATA / "tunings.json").read_text(encoding="utf-8"))
+    found = stored.get(number_format, stored["float32"])
+    return Tuning(found["k"], found["gamma"], tuple(found["tree"]) if found["tree"] else None)

@@ -19,6 +19,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from vocabtrim_core import template_trial
 from vocabtrim_core.errors import TokenizerError
 from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_transformers
+from vocabtrim_core.paths import is_file
 
 Message = Mapping[str, str]
 MAX_VOCAB_SIZE = 2**22
@@ -192,7 +193,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     """
     folder = model_folder(source, weights=False)
     name = model_name(source)
-    if not (folder / "tokenizer.json").is_file():
+    if not is_file(folder / "tokenizer.json"):
         raise TokenizerError(
             f"{source} has no tokenizer.json. Give the folder of a model saved with its fast tokenizer."
         )

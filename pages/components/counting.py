@@ -11,8 +11,9 @@ from typing import Literal
 
 import streamlit as st
 
+from pages.components import visitor
 from pages.components.progress import timed_progress
-from pages.components.ranking import use_list
+from pages.components.ranking import is_awaited, use_list
 from pages.components.resources import Corpus, counted, machine_to_itself, pair_of
 from pages.components.state import Workspace, choose_corpus, own_corpora, own_lists
 from pages.components.text import short_name
@@ -46,14 +47,14 @@ def count(
     report(0.0, f"{label}: looking for files")
     shards = plan_shards(sources, options, on_bad=unusable.append)
     identity = [workspace.tokenizer.fingerprint, holdout, astuple(options), *(shard.key for shard in shards)]
-    key = hashlib.sha256(repr(identity).encode()).hexdigest()[:20]
-    known = own_corpora().get(key)
-    if known is not None and known.label != short_name(label):
-        notes = st.session_state.setdefault("_notes", ())
-        st.session_state["_notes"] = (*notes, f"{label} has the same content as {known.label}, which is now in use.")
-    if known is None:
+    made_from = hashlib.sha256(repr(identity).encode()).hexdigest()
+    key = next((key for key, one in own_corpora().items() if one.made_from == made_from), None)
+    if key is not None and own_corpora()[key].label != short_name(label):
+        note = f"{label} has the same content as {own_corpora()[key].label}, which is now in use."
+        st.session_state["_notes"] = (*st.session_state.get("_notes", ()), note)
+    if key is None:
         folder = cache_root() / "counting" if keep_parts else None
-        keep(key, counted(shards, workspace.tokenizer, options, holdout, label, report, folder, unusable))
+        key = keep(counted(shards, workspace.tokenizer, options, holdout, label, report, folder, unusable, made_from))
     choose_corpus(key)
 
 
@@ -86,10 +87,7 @@ def write(
     counts = count_answers(written.answers, pair.tokenizer, holdout, path.name)
     seconds = written.seconds if written.added == len(written.answers) else None
     notes = (f"{len(written.answers):,} answers of the {by}, {written.added:,} of them written now; kept in {path}.",)
-    key = counts.digest[:20]
-    if key not in own_corpora():
-        keep(key, Corpus(f"Written by the {by} ({len(written.answers):,} answers)", counts, seconds, notes))
-    choose_corpus(key)
+    choose_corpus(keep(Corpus(f"Written by the {by} ({len(written.answers):,} answers)", counts, seconds, notes)))
 
 
 def _prompts(own: CorpusFile | None, limit: int) -> list[Prompt]:
@@ -111,21 +109,28 @@ def load(file: CorpusFile, workspace: Workspace) -> tuple[str, ...]:
     if isinstance(imported.content, Ranking):
         key = f"list-{imported.content.digest[:16]}"
         own_lists()[key] = imported.content
+        visitor.keep(key, imported.content)
         use_list(key)
         return (f"{file.name} is a list without counts. The sidebar now ranks by it.", *imported.notes)
-    key = imported.content.digest[:20]
-    if key not in own_corpora():
-        keep(key, Corpus(file.name.rpartition(".")[0], imported.content, None, imported.notes))
-    choose_corpus(key)
+    key = keep(Corpus(file.name.rpartition(".")[0], imported.content, None, imported.notes))
+    if not is_awaited(key):
+        choose_corpus(key)
     return imported.notes
 
 
-def keep(key: str, corpus: Corpus) -> None:
-    """Add to the session's corpora. CorpusError where it has too many."""
-    own = own_corpora()
+def keep(corpus: Corpus) -> str:
+    """Add to the session's corpora, and keep it for this browser; its key. CorpusError where there are too many.
+
+    The key is of the content, so that a link names the same corpus wherever its counts file is loaded.
+    """
+    own, key = own_corpora(), corpus.counts.digest[:20]
+    if key in own:
+        return key
     if len(own) >= MAX_CORPORA:
         raise CorpusError(f"This session holds {MAX_CORPORA} corpora already. Remove one first.")
     own[key] = replace(corpus, label=short_name(corpus.label))
+    visitor.keep(key, own[key])
+    return key
 
 
 def progress() -> Progress:

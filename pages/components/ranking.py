@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import streamlit as st
@@ -16,13 +16,19 @@ from vocabtrim_core.token_text import byte_ids, readable_tokens
 from vocabtrim_core.tokenization import Tokenizer
 from vocabtrim_core.vocabulary import Ranking
 
-NO_PRIOR = ""
+AUTO_PRIOR = ""  # the shipped counts for a small text, else nothing
+NO_PRIOR = "none"
+THIN_TOKENS = 200_000  # of text: fewer say too little about its rarer tokens
 BY_COUNTS = ""
+# What settings name and the session does not have: waited for until it comes or another choice is made.
+AWAITED_MIX, AWAITED_PRIOR, AWAITED_ORDER = "_awaited_mix", "_awaited_prior", "_awaited_order"
 
 
 def seed(known: Settings) -> None:
     """Give the widgets below the values of the settings."""
     state = st.session_state
+    for name in (AWAITED_MIX, AWAITED_PRIOR, AWAITED_ORDER, "_in_its_place"):
+        state.pop(name, None)
     _set_mixture(mixture(known.corpus))
     state["prior"], state["order"] = known.prior, known.order
     state["pins"], state["bans"] = (listed.split(",") if listed else [] for listed in (known.pinned, known.banned))
@@ -36,6 +42,26 @@ def use(weights: dict[str, int]) -> None:
 def use_list(key: str) -> None:
     """Rank by this list, from the next run on."""
     st.session_state["_next_order"] = key
+
+
+def awaited() -> set[str]:
+    """Keys of corpora and lists that the settings name and that are not here."""
+    state = st.session_state
+    mix = set(state.get(AWAITED_MIX, ())) - set(state.get("_in_its_place", ()))
+    return {*mix, *(state[name] for name in (AWAITED_PRIOR, AWAITED_ORDER) if name in state)}
+
+
+def is_awaited(key: str) -> bool:
+    """Whether a corpus that comes now is one that the settings name."""
+    return key in awaited()
+
+
+def leave_out(key: str) -> None:
+    """Choose a corpus no longer, since it is removed."""
+    state = st.session_state
+    state["mix"] = [other for other in state["mix"] if other != key]
+    if state["prior"] == key:
+        state["prior"] = AUTO_PRIOR
 
 
 def pin(tokens: Iterable[str]) -> None:
@@ -77,23 +103,32 @@ def sidebar(corpora: dict[str, Corpus], lists: dict[str, Ranking], tokenizer: To
     used = {key: weight for key, weight in weights.items() if weight} or dict.fromkeys(weights, MAX_WEIGHT)
     state = st.session_state
     changed = any(state[name] for name in ("prior", "order", "pins", "bans"))
+    thin = needs_prior(corpora, used)
     with st.expander("Smoothing, pins and bans" + (" (in use)" if changed else ""), icon=":material/tune:"):
-        prior, order = _prior(corpora), _order(lists)
+        prior, order = _prior(corpora, thin), _order(lists)
         pinned = _tokens("Pinned: kept at every k", "pins", tokenizer)
         banned = _tokens("Banned: never kept", "bans", tokenizer)
         st.caption("Pin missing tokens, or pin and ban any, on the page Coverage.")
+    leaning = thin and prior == AUTO_PRIOR and not order
+    if leaning:
+        tokens_counted = sum(int(corpora[key].counts.calibration.sum()) for key in used)
+        st.caption(
+            f"This text is small ({tokens_counted:,} tokens to rank by), so its rarer tokens are ranked by the shipped "
+            "counts."
+        )
+        st.button("Rank by this text alone", key="no_prior", on_click=lambda: state.update(prior=NO_PRIOR))
     recipe = Recipe(
         tuple(corpora[key] for key in used),
         tuple(used.values()),
-        corpora.get(prior),
+        corpora[SHIPPED] if leaning else corpora.get(prior),
         lists.get(order),
         _ids(pinned, tokenizer),
         _ids(banned, tokenizer),
     )
     asked = {
-        "corpus": mixture_text(weights),
-        "prior": prior,
-        "order": order,
+        "corpus": mixture_text(state.get(AWAITED_MIX, weights)),
+        "prior": prior or state.get(AWAITED_PRIOR, AUTO_PRIOR),
+        "order": order or state.get(AWAITED_ORDER, BY_COUNTS),
         "pinned": ",".join(pinned),
         "banned": ",".join(banned),
     }
@@ -105,9 +140,15 @@ def _corpora(corpora: dict[str, Corpus]) -> dict[str, int]:
     state = st.session_state
     if "_next_mixture" in state:
         _set_mixture(state.pop("_next_mixture"))
+        state.pop(AWAITED_MIX, None)
+    elif awaited() & corpora.keys() & set(state.get(AWAITED_MIX, ())):
+        _set_mixture(state.pop(AWAITED_MIX))
     wanted = [str(key) for key in state["mix"]]
     # Set anew in any case: Streamlit forgets the choice when the options change.
     state["mix"] = [key for key in wanted if key in corpora] or [next(iter(corpora))]
+    if any(key not in corpora for key in wanted):
+        state[AWAITED_MIX] = {key: state.get(f"weight-{key}", MAX_WEIGHT) for key in wanted}
+        state["_in_its_place"] = state["mix"]
     chosen = st.multiselect(
         "Ranking from the counts of",
         list(corpora),
@@ -116,8 +157,8 @@ def _corpora(corpora: dict[str, Corpus]) -> dict[str, int]:
         help="The tokens are ranked by how often this text uses them. Choose several corpora to mix them. Count your "
         "own text on the page Calibrate.",
     )
-    if any(key not in corpora and key not in (SHIPPED, *sample_corpora()) for key in wanted):
-        st.caption("The linked corpus was counted in another session. Load its counts on the page Calibrate.")
+    if chosen != state.get("_in_its_place"):
+        state.pop(AWAITED_MIX, None)
     if not chosen:
         st.caption(f"None is chosen, so {corpora[state['_first_corpus']].label} is used.")
         return {state["_first_corpus"]: MAX_WEIGHT}
@@ -132,13 +173,22 @@ def _corpora(corpora: dict[str, Corpus]) -> dict[str, int]:
     return weights
 
 
-def _prior(corpora: dict[str, Corpus]) -> str:
-    state = st.session_state
-    state["prior"] = state["prior"] if state["prior"] in corpora else NO_PRIOR
+def needs_prior(corpora: Mapping[str, Corpus], used: Collection[str]) -> bool:
+    """Whether the text in use is people's own and too small to rank by alone, and there are shipped counts for it."""
+    known = (SHIPPED, *sample_corpora())
+    if SHIPPED not in corpora or any(key in known for key in used):
+        return False
+    return sum(int(corpora[key].counts.calibration.sum()) for key in used) < THIN_TOKENS
+
+
+def _prior(corpora: dict[str, Corpus], thin: bool) -> str:
+    _await(AWAITED_PRIOR, "prior", [NO_PRIOR, *corpora], AUTO_PRIOR)
+    needed = "the shipped counts (this text is small)" if thin else "nothing"
+    names = {AUTO_PRIOR: f"what it needs: {needed}", NO_PRIOR: "nothing"}
     return st.selectbox(
         "Thin text leans on",
-        [NO_PRIOR, *corpora],
-        format_func=lambda key: corpora[key].label if key else "nothing",
+        [AUTO_PRIOR, NO_PRIOR, *corpora],
+        format_func=lambda key: names.get(key) or corpora[key].label,
         key="prior",
         help="A small corpus takes its rarer tokens in the order of this one: of the weight, the share of its tokens "
         "that occur once (Good-Turing).",
@@ -148,7 +198,7 @@ def _prior(corpora: dict[str, Corpus]) -> str:
 def _order(lists: dict[str, Ranking]) -> str:
     state: Any = st.session_state
     state["order"] = state.pop("_next_order", state["order"])
-    state["order"] = state["order"] if state["order"] in lists else BY_COUNTS
+    _await(AWAITED_ORDER, "order", lists, BY_COUNTS)
     if not lists:
         return BY_COUNTS
     return st.selectbox(
@@ -158,6 +208,17 @@ def _order(lists: dict[str, Ranking]) -> str:
         key="order",
         help="A list that was imported on the page Calibrate, instead of counts.",
     )
+
+
+def _await(name: str, widget: str, here: Collection[str], nothing: str) -> None:
+    """Where a widget's choice is not here, let it stand at nothing, and wait; another choice ends the waiting."""
+    state = st.session_state
+    if state[widget] == nothing and state.get(name) in here:
+        state[widget] = state.pop(name)
+    elif state[widget] in here:
+        state.pop(name, None)
+    elif state[widget] != nothing:
+        state[name], state[widget] = state[widget], nothing
 
 
 def _tokens(label: str, key: str, tokenizer: Tokenizer) -> list[str]:

@@ -32,6 +32,7 @@ from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import model_folder
 from vocabtrim_core.mixing import mixed_shares
 from vocabtrim_core.models import ModelPair, load_pair
+from vocabtrim_core.number_format import NumberFormat, number_format
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.shipped import sample_corpora, shipped_counts_path
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
@@ -42,12 +43,13 @@ from vocabtrim_core.zipf import ZipfFit, coverage_curve, fit_zipf, fit_zipf_mand
 @dataclass(frozen=True, eq=False)
 class Corpus:
     """Counts with what a page shows of them. `seconds` is what counting took, None where it was done elsewhere;
-    `notes` are sentences on how the text was read."""
+    `notes` are sentences on how the text was read. `made_from` is a digest of what was counted and how, or empty."""
 
     label: str
     counts: TokenCounts
     seconds: float | None = None
     notes: tuple[str, ...] = ()
+    made_from: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,6 +131,7 @@ def counted(
     on_progress: Progress,
     state_folder: Path | None,
     unusable: Sequence[BadRecord],
+    made_from: str,
 ) -> Corpus:
     """Count, take the time, and note what is to be said about how the text was read."""
     began = time.perf_counter()
@@ -137,7 +140,7 @@ def counted(
     notes = sorted({shard.warning for shard in shards if shard.warning})
     if done.resumed_shards:
         notes.append(f"{done.resumed_shards:,} of {done.shards:,} parts had been counted before.")
-    return Corpus(label, done.counts, None if done.resumed_shards else seconds, tuple(notes))
+    return Corpus(label, done.counts, None if done.resumed_shards else seconds, tuple(notes), made_from)
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
@@ -179,6 +182,12 @@ def fits_of(counts_digest: str, _counts: TokenCounts) -> tuple[ZipfFit | None, Z
 def categories_of(fingerprint: str, _tokenizer: Tokenizer) -> np.ndarray:
     """int8[V]: the `Category` of every token."""
     return token_categories(_tokenizer)
+
+
+@st.cache_resource(show_spinner="Timing number formats (a second, once on this machine)")
+def format_of(asked: str) -> NumberFormat:
+    """The number format that was asked for, or what "auto" is on this machine."""
+    return number_format(asked)
 
 
 @st.cache_resource(max_entries=2, show_spinner="Loading the models (some seconds, once)")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 
 from vocabtrim_core import defaults
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.embedded import EMBEDDED
 from vocabtrim_core.errors import SettingError
+from vocabtrim_core.number_format import AUTO, number_format
 from vocabtrim_core.sampling import SamplingSettings
+from vocabtrim_core.shipped import Tuning, shipped_tuning
 from vocabtrim_core.trees import DraftShape
 
 SHIPPED = "shipped"
@@ -27,6 +29,7 @@ LIMITS: dict[str, tuple[float, float]] = {
 }
 MAX_TEXT = 500
 MAX_LISTED = 4_000
+CHAIN = "chain"  # In a link, instead of a tree's shape.
 BYTES = "bytes"  # In a list of tokens, instead of an id: the tokens that spell characters byte by byte.
 MAX_WEIGHT = 100
 _TREE = re.compile(r"\d{1,3},\d{1,3},\d{1,3}")
@@ -39,22 +42,23 @@ class Settings:
 
     `target` is "embedded", a folder or a hub id, `drafter` a kind that comes with the embedded target, or a folder or a
     hub id; `tree` is "depth,top-k,nodes" of drafted trees, or empty for chains; `corpus` is the mixture of counted
-    corpora that the ranking comes from (see `mixture`), `prior` the key of the corpus that it leans on and `order` that
-    of a list that is used instead of counts, or empty; `pinned` and `banned` are token ids with commas between, or
-    "bytes"; `k` is what was asked for, which a vocabulary may not allow; `stop_string` ends a text, or empty.
+    corpora that the ranking comes from (see `mixture`), `prior` the key of the corpus that it leans on, "none", or
+    empty for what the text needs, and `order` that of a list that is used instead of counts, or empty; `pinned` and
+    `banned` are token ids with commas between, or "bytes"; `k` is what was asked for, which a vocabulary may not allow;
+    `stop_string` ends a text, or empty. k, gamma and tree are by default what was fastest in the number format.
     """
 
     target: str = EMBEDDED
     drafter: str = defaults.DRAFTER
-    dtype: str = defaults.FAST_DTYPE
+    dtype: str = AUTO
     corpus: str = SHIPPED
     prior: str = ""
     order: str = ""
     pinned: str = ""
     banned: str = ""
-    k: int = defaults.KEPT_TOKENS
-    gamma: int = defaults.GAMMA
-    tree: str = ""
+    k: int = field(default_factory=lambda: _tuned(AUTO).k)
+    gamma: int = field(default_factory=lambda: _tuned(AUTO).gamma)
+    tree: str = field(default_factory=lambda: _tuned_tree(AUTO))
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -68,20 +72,35 @@ class Settings:
     def from_query(cls, query: Mapping[str, str]) -> Settings:
         """The settings in a link's query parameters; what is missing or makes no sense is left at its default."""
         found = {}
-        for field in fields(cls):
-            if field.name in query and (value := _parsed(field.name, query[field.name])) is not None:
-                found[field.name] = value
-        return cls(**found)  # type: ignore[arg-type]
+        for one in fields(cls):
+            if one.name in query and (value := _parsed(one.name, query[one.name])) is not None:
+                found[one.name] = value
+        return replace(_defaults(str(found.get("dtype", AUTO))), **found)  # type: ignore[arg-type]
 
     def to_query(self) -> dict[str, str]:
         """The query parameters that `from_query` reads: those that are not at their default."""
-        default = asdict(Settings())
-        return {name: str(value) for name, value in asdict(self).items() if value != default[name]}
+        default = asdict(_defaults(self.dtype)) | {"dtype": AUTO}
+        changed = {name: str(value) for name, value in asdict(self).items() if value != default[name]}
+        return changed | ({"tree": CHAIN} if "tree" in changed and not self.tree else {})
 
     @property
     def generation(self) -> GenerationSettings:
         sampling = SamplingSettings(self.temperature, self.top_k, self.top_p, self.min_p, self.seed)
         return GenerationSettings(self.gamma, self.max_new_tokens, sampling, _shape(self.tree) if self.tree else None)
+
+
+def _defaults(dtype: str) -> Settings:
+    """The settings where nothing but the number format was chosen: what was fastest in it."""
+    tuned = _tuned(dtype)
+    return Settings(dtype=dtype, k=tuned.k, gamma=tuned.gamma, tree=_tuned_tree(dtype))
+
+
+def _tuned(dtype: str) -> Tuning:
+    return shipped_tuning(number_format(dtype).name)
+
+
+def _tuned_tree(dtype: str) -> str:
+    return ",".join(map(str, _tuned(dtype).tree or ()))
 
 
 def tree_text(text: str) -> str:
@@ -121,6 +140,8 @@ def _parsed(name: str, text: str) -> str | int | float | None:
         return text[:MAX_TEXT]
     if name in ("pinned", "banned"):
         return text if len(text) <= MAX_LISTED and _TOKENS.fullmatch(text) else None
+    if name == "tree" and text == CHAIN:
+        return ""
     if name == "tree":
         return text if _TREE.fullmatch(text) and _works(name, text) else None
     if isinstance(default, str):

@@ -13,7 +13,8 @@ import torch
 
 from pages.components import charts, tables, tokens
 from pages.components.settings import Settings
-from pages.components.text import answer, facts, shown
+from pages.components.text import answer, facts, plain, shown
+from vocabtrim_core.decoding.context import context_notes
 from vocabtrim_core.decoding.engine import Cycle
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.evaluation.bandwidth import Bandwidth, bound_of
@@ -25,6 +26,7 @@ from vocabtrim_core.evaluation.comparison import (
     Method,
     Run,
     Turn,
+    drafted_lengths,
     play,
     summarise,
     warm_up,
@@ -40,7 +42,7 @@ MEANINGS = {
     "rejections (outside k)": "Cycles that ended in a rejection; in brackets, where the drafter lacks the token.",
 }
 # A smaller difference of the target's logits is within the rounding of the number format.
-NEAR_TIE = {"float32": 1e-3, "bfloat16": 0.5}
+NEAR_TIE = {"float32": 1e-3, "float16": 1e-3, "bfloat16": 0.5}
 
 
 @dataclass
@@ -56,6 +58,10 @@ class Session:
     complete: bool = False
     comparison: Comparison | None = None
     others: float | None = None  # processors that other programs used meanwhile
+
+    @property
+    def number_format(self) -> str:
+        return self.contest.pair.target.number_format
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -239,9 +245,18 @@ def figures(session: Session, comparison: Comparison) -> None:
     kept = f"k = {session.contest.k:,}, " if session.contest.k else ""
     drafts = f"trees of {asked.tree} (depth, top-k, nodes)" if asked.tree else f"gamma = {asked.gamma}"
     st.caption(
-        f"{spread} {kept}{drafts}, {asked.dtype}, {how}, at most "
+        f"{spread} {kept}{drafts}, {session.number_format}, {how}, at most "
         f"{asked.max_new_tokens:,} new tokens, CPU threads: {torch.get_num_threads()}. Prompt time is apart."
     )
+    if note := session.contest.pair.target.format_note:
+        st.caption(plain(note))
+
+
+def context(session: Session) -> None:
+    """Says so where the drafter's context ended before the text did."""
+    runs = {turn: Run(tuple(cycles)) for turn, cycles in session.cycles.items()}
+    for note in context_notes(session.contest.pair.drafter, drafted_lengths([session.prompt_ids], runs)):
+        st.info(plain(note))
 
 
 def identity(session: Session, comparison: Comparison) -> None:
@@ -267,11 +282,11 @@ def _first_differences(session: Session, differences: tuple[Difference, ...], ho
         text = f"{name(session, method)}: {where}, {theirs} against {ours}"
         margin = difference.logit_margin
         if margin is not None:
-            near = abs(margin) <= NEAR_TIE[session.settings.dtype]
+            near = abs(margin) <= NEAR_TIE[session.number_format]
             apart = "equal" if round(abs(margin), 4) == 0 else f"{abs(margin):.4f} apart"
             text += f". The target's logits of the two are {apart}"
             text += (
-                f": a near tie in {session.settings.dtype}, where the order of summing decides."
+                f": a near tie in {session.number_format}, where the order of summing decides."
                 if near
                 else ", which is more than rounding explains. Please report it."
             )

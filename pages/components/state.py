@@ -10,11 +10,12 @@ import numpy as np
 import streamlit as st
 
 from pages.components import ranking as ranking_settings
-from pages.components import tables, tokens
+from pages.components import tables, tokens, visitor
 from pages.components.resources import (
     Corpus,
     Recipe,
     coverage_of,
+    format_of,
     interval_of,
     pair_of,
     pair_ranking,
@@ -148,6 +149,7 @@ def page_setup(page: Page) -> Setup:
     with st.sidebar:
         navigation = st.container(gap="xxsmall")
         setup = _settings()
+        visitor.remember()
     st.session_state["_settings"] = setup.settings
     query = setup.settings.to_query()
     with navigation:
@@ -157,7 +159,27 @@ def page_setup(page: Page) -> Setup:
     if st.query_params.to_dict() != query:
         st.query_params.from_dict(query)
     st.title(page.question, anchor=False)
+    if setup.workspace is not None:
+        _say_what_is_missing(setup.workspace)
     return setup
+
+
+def _say_what_is_missing(workspace: Workspace) -> None:
+    """Where a link names corpora or a list that are not here, whose figures these are and what to do."""
+    missing = ranking_settings.awaited()
+    if not missing:
+        return
+    what = "list" if all(key.startswith("list-") for key in missing) else "corpus"
+    if own_corpora().keys() & missing:
+        text = f"The {what} of these settings was counted with the tokenizer of another target."
+    else:
+        text = (
+            f"This link's {what} is not here: what a person counts or loads stays with their browser. Ask for the "
+            "counts file (Calibrate, button Counts) and load it on Calibrate under “Counts and lists of others”; then "
+            "this link shows what it showed them."
+        )
+    shown = plain(workspace.recipe.name)
+    st.warning(f"{text} Until then the figures are those of {shown}.", icon=":material/link_off:")
 
 
 def ready(setup: Setup) -> Workspace:
@@ -212,13 +234,20 @@ def mix_corpus(key: str, weights: dict[str, int]) -> None:
 
 
 def own_corpora() -> dict[str, Corpus]:
-    """The corpora that this session counted or loaded, by key."""
-    return st.session_state.setdefault("_own_corpora", {})
+    """The corpora that this browser counted or loaded, by key."""
+    _restore()
+    return st.session_state["_own_corpora"]
 
 
 def own_lists() -> dict[str, Ranking]:
-    """The lists without counts that this session imported, by key."""
-    return st.session_state.setdefault("_own_lists", {})
+    """The lists without counts that this browser imported, by key."""
+    _restore()
+    return st.session_state["_own_lists"]
+
+
+def _restore() -> None:
+    if "_own_corpora" not in st.session_state:
+        st.session_state["_own_corpora"], st.session_state["_own_lists"] = visitor.restore()
 
 
 def _seed(page: Page) -> None:
@@ -240,16 +269,16 @@ def _settings() -> Setup:
         asked: dict[str, Any] = {
             "target": _source("Target", "target", "The large model, whose text must not change."),
             "drafter": _drafter(),
-            "dtype": st.segmented_control(
+            "dtype": st.selectbox(
                 "Number format",
                 list(defaults.DTYPES),
                 key="dtype",
-                required=True,
-                width="stretch",
-                help="Speculation pays most in bfloat16. In float32 greedy text equals vanilla's up to near ties of "
-                "about 0.00001 in the logits; in bfloat16 near ties are wider, so the texts may part at one.",
+                help="Of the weights. “auto” is the one that this processor decodes fastest. Greedy text equals "
+                "vanilla's up to near ties, of about 0.00001 in the logits, wider in bfloat16.",
             ),
         }
+    if note := format_of(asked["dtype"]).note:
+        st.caption(plain(note))
     tokenizer, problem = _tokenizer(asked["target"])
     corpora = _corpora(tokenizer) if tokenizer else {}
     recipe = ranking = None

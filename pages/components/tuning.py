@@ -51,9 +51,8 @@ class TuneSession:
             chosen = contest(models, settings)
             assert models.k is not None
             also, keep = [models.k], _kept()
-            tuned = tune(
-                chosen, models.ranking, self.trace, self.gammas, also, settings.dtype, report, keep, self.profile
-            )
+            dtype = models.pair.target.number_format
+            tuned = tune(chosen, models.ranking, self.trace, self.gammas, also, dtype, report, keep, self.profile)
             self.profile = tuned.profile
             self.curves[key] = tuned
         return self.curves[key]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,25 @@ def test_bfloat16_drafts(tmp_path: Path) -> None:
         assert len(tokens(decode(target, model.new_drafter(), TEXT, settings))) == 12
 
 
+def test_float16_drafts(tmp_path: Path) -> None:
+    """Bug: own embeddings, norms or biases in float16 meet float32 activations, and drafting fails; the layer's
+    matrices are left in float32; the fused states are rounded."""
+    model = causal_lm(0, llama_config(VOCAB, LAYERS))
+    for parameter in model.parameters():
+        parameter.copy_(parameter.half())
+    plain = language_model(model)
+    target = replace(plain, head=replace(plain.head, weight=plain.head.weight.half()))
+    for layout in LAYOUTS:
+        folder = tmp_path / layout
+        folder.mkdir()
+        drafter = load(folder, *LAYOUTS[layout], target=target)
+        assert drafter.network.fc.weight.dtype == torch.float16
+        for tree in (None, TREE):
+            settings = GenerationSettings(gamma=3, max_new_tokens=12, tree=tree)
+            expected = tokens(decode(target, None, TEXT, settings))
+            assert tokens(decode(target, drafter.new_drafter(), TEXT, settings)) == expected
+
+
 def test_a_long_text_outgrows_the_cache(tmp_path: Path) -> None:
     """Bug: keys are lost, or rotary positions end, where the cache is enlarged in the middle of a text."""
     model = load(tmp_path, *LAYOUTS["EAGLE-1"])
@@ -241,6 +261,11 @@ def without(tensors: dict[str, torch.Tensor], *names: str) -> dict[str, torch.Te
     return {name: tensor for name, tensor in tensors.items() if name not in names}
 
 
+def eagle3_with(d2t: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A head with a row for each entry, and no t2d."""
+    return without(eagle3(kept=torch.arange(d2t.shape[-1])), "t2d") | {"d2t": d2t}
+
+
 MISTAKES: dict[str, tuple[dict, dict | None, str]] = {
     "no config": (eagle3(), None, r"no config\.json that says"),
     "missing part": (without(eagle3(), "midlayer.mlp.up_proj.weight"), config(), "incomplete.*up_proj"),
@@ -257,10 +282,28 @@ MISTAKES: dict[str, tuple[dict, dict | None, str]] = {
     "other vocabulary": (eagle3(), config(vocab_size=VOCAB + 8), "expects 48 tokens"),
     "two taps": (eagle3(), config(eagle_aux_hidden_state_layer_ids=[1, 2]), "2 of its layers"),
     "tap beyond": (eagle3(), config(eagle_aux_hidden_state_layer_ids=[1, 2, 90]), "expects layers 1, 2, 90"),
-    "d2t twice": (eagle3(kept=KEPT) | {"d2t": -torch.arange(len(KEPT))}, config(), "same token"),
-    "d2t beyond": (eagle3(kept=KEPT) | {"d2t": torch.full((len(KEPT),), VOCAB)}, config(), "outside the vocabulary"),
-    "d2t missing": (without(eagle3(kept=KEPT), "d2t", "t2d"), config(), "no d2t says"),
-    "d2t and t2d": (eagle3(kept=KEPT) | {"t2d": torch.ones(VOCAB, dtype=torch.bool)}, config(), "do not say the same"),
+    "d2t twice": (eagle3_with(-torch.arange(len(KEPT))), config(), "same token"),
+    "d2t beyond": (eagle3_with(torch.full((len(KEPT),), VOCAB)), config(), "outside the vocabulary"),
+    "d2t missing": (without(eagle3(kept=KEPT), "d2t", "t2d"), config(), "neither d2t nor t2d says"),
+    "d2t and t2d": (
+        eagle3(kept=KEPT) | {"t2d": torch.isin(torch.arange(VOCAB), torch.arange(len(KEPT)))},
+        config(),
+        "do not say the same",
+    ),
+    "t2d of all": (
+        eagle3(kept=KEPT) | {"t2d": torch.ones(VOCAB, dtype=torch.bool)},
+        config(),
+        f"{len(KEPT)} rows, and t2d marks {VOCAB}",
+    ),
+    "ids beside t2d": (eagle3(kept=KEPT) | {"d2t": KEPT}, config(), "holds token ids"),
+    "ids": (eagle3_with(KEPT), config(), "holds token ids"),
+    "ids in another order": (eagle3_with(KEPT.flip(0)), config(), "holds token ids"),
+    "zeros": (eagle3_with(torch.zeros_like(KEPT)), config(), "all zeros"),
+    "arange": (eagle3_with(torch.arange(len(KEPT))), config(), "could be offsets"),
+    "ids or offsets": (eagle3_with(torch.tensor([2, 3, 5, 7])), config(), "could be offsets.*or the token ids"),
+    "bfloat16": (eagle3_with((KEPT - torch.arange(len(KEPT))).bfloat16()), config(), "d2t is bfloat16, which rounds"),
+    "d2t of another shape": (eagle3_with(KEPT[None]), config(), r"d2t the shape \(1, "),
+    "stated size": (eagle3(kept=KEPT), config(draft_vocab_size=9), "draft_vocab_size of 9"),
     "d2t alone": (without(eagle3(kept=KEPT), "lm_head.weight"), config(), "but no head"),
     "heads": (eagle3(), config(num_attention_heads=3), "makes no sense|does not fit"),
 }
@@ -272,6 +315,21 @@ def test_what_does_not_fit_is_refused(mistake: str, tmp_path: Path) -> None:
     tensors, settings, words = MISTAKES[mistake]
     with pytest.raises(ModelError, match=words):
         load(tmp_path, tensors, settings)
+
+
+@pytest.mark.parametrize("form", ["offsets alone", "by frequency", "t2d alone", "bfloat16 beside t2d", "int32"])
+def test_the_rows_of_a_trimmed_head_are_known_by_what_there_is(form: str, tmp_path: Path) -> None:
+    """Bug: rows taken for the first ids where t2d says which they are; offsets of unsorted ids refused."""
+    tensors, kept = eagle3(kept=KEPT), KEPT
+    if form == "by frequency":
+        kept = KEPT.flip(0)
+        tensors["d2t"] = kept - torch.arange(len(kept))
+    elif form == "bfloat16 beside t2d":
+        tensors |= {"d2t": tensors["d2t"].bfloat16(), "t2d": tensors["t2d"].bfloat16()}
+    elif form == "int32":
+        tensors["d2t"] = tensors["d2t"].int()
+    missing = {"t2d alone": ("d2t",), "offsets alone": ("t2d",), "by frequency": ("t2d",)}.get(form, ())
+    assert torch.equal(load(tmp_path, without(tensors, *missing), config()).head.ranking, kept)
 
 
 def test_speculators_naming(tmp_path: Path) -> None:

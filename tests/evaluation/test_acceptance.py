@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.toys import MarkovModel, causal_lm, decode, disturbed, drafter_of, language_model, llama_config
+from tests.toys import MarkovModel, causal_lm, decode, disturbed, drafter_of, language_model, llama_config, with_context
 from vocabtrim_core.decoding.engine import Cycle, GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.drafters.independent import IndependentDrafter, IndependentModel
@@ -56,15 +56,24 @@ def check_greedy(pair: ModelPair, ranking: torch.Tensor, k: int, gamma: int, lim
     assert found.cycles[:, 0, :, 0].sum(axis=1).tolist() == [len(run) for run in runs]
     assert found.rejections[:, 0, 0].tolist() == rejections
     assert found.out_of_vocabulary[:, 0, 0].tolist() == outside
-    assert found.first_draft[:, 0].tolist() == [min(gamma, limit - 1)] * 3
+    context = pair.drafter.max_length
+    assert found.first_draft[:, 0].tolist() == [
+        max(0, min(gamma, limit - 1, context - len(prompt.ids))) for prompt in PROMPTS
+    ]
 
 
 @settings(max_examples=25)
-@given(k=st.integers(1, VOCAB), gamma=st.integers(1, 8), limit=st.integers(1, 30), eos=st.integers(0, VOCAB - 1))
-def test_greedy_counts_are_the_engines(k: int, gamma: int, limit: int, eos: int) -> None:
-    """Bug: an interval off by one, a draft at the limit or an end token inside a block counted in another way than the
-    engine does."""
-    check_greedy(PAIR, RANKING, k, gamma, limit, eos)
+@given(
+    k=st.integers(1, VOCAB),
+    gamma=st.integers(1, 8),
+    limit=st.integers(1, 30),
+    eos=st.integers(0, VOCAB - 1),
+    context=st.one_of(st.integers(1, 25), st.just(256)),
+)
+def test_greedy_counts_are_the_engines(k: int, gamma: int, limit: int, eos: int, context: int) -> None:
+    """Bug: an interval off by one, a draft at the limit, at the end of the drafter's context or an end token inside a
+    block counted in another way than the engine does."""
+    check_greedy(with_context(PAIR, context), RANKING, k, gamma, limit, eos)
 
 
 @settings(max_examples=40)
@@ -118,7 +127,7 @@ def test_depth_is_the_place_in_the_draft() -> None:
     """Bug: an EAGLE or Medusa drafter's acceptance read at the wrong depth, or at the depth of the cycle before."""
     accepted = np.zeros((3, 9, 1))
     accepted[0, :] = accepted[1, 2:] = 1  # Second tokens of a draft are right from position 2 on, third ones never.
-    chances = Chances(accepted, np.zeros(9, dtype=np.int64), room=100)
+    chances = Chances(accepted, np.zeros(9, dtype=np.int64), draftable=100)
     found = acceptance([chances], [1, 3], [1])
     assert found.cycles.sum(axis=2)[0, :, 0].tolist() == [5, 4]  # 2+2+2+2+1, and 2+3+3+1
     assert found.rejections[0, :, 0].tolist() == [0, 3]
@@ -147,8 +156,9 @@ def test_w_is_the_law_that_the_engine_samples_from(sampling: SamplingSettings) -
     ks = list(range(1, TOY + 1))
     trace = record(pair, [TunePrompt((1, 0))], GenerationSettings(3, 40, sampling), StopCondition(frozenset()), quiet)
     chances = acceptance_chances(trace, [head], ks)[0]
-    before = [0, *trace.texts[0].output_ids[:-1]]
-    for position, (last, token) in enumerate(zip(before, trace.texts[0].output_ids, strict=True)):
+    drafted = trace.texts[0].output_ids[: trace.texts[0].draftable]
+    assert len(drafted) == 39
+    for position, (last, token) in enumerate(zip([0, *drafted[:-1]], drafted, strict=True)):
         target_prob = float(law(pair.target.table[last][None], sampling)[0, token])  # type: ignore[attr-defined]
         for column, k in enumerate(ks):
             probs = law(pair.drafter.model.table[last][ranking[:k]][None], sampling)[0]  # type: ignore[attr-defined]

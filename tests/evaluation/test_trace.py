@@ -37,7 +37,7 @@ def test_a_trace_read_back_is_the_trace(tiny_pair: ModelPair, dtype: torch.dtype
     read = Trace.from_bytes(made.to_bytes("key"), "key")
     assert (read.sampling, read.tokens) == (made.sampling, 16)
     for ours, theirs in zip(made.texts, read.texts, strict=True):
-        assert (ours.prompt, ours.room) == (theirs.prompt, theirs.room)
+        assert (ours.prompt, ours.draftable) == (theirs.prompt, theirs.draftable)
         assert np.array_equal(ours.output_ids, theirs.output_ids)
         assert np.array_equal(ours.target_probs, theirs.target_probs)
         assert theirs.states.dtype == dtype and torch.equal(ours.states, theirs.states)
@@ -139,8 +139,12 @@ def replace_kind(pair: ModelPair) -> ModelPair:
     return replace(pair, drafter=MedusaModel("medusa", blocks, 2, pair.target.head, (), pair.target.max_length))
 
 
-def test_outputs_end_where_the_drafters_context_does(tiny_pair: ModelPair) -> None:
-    """Bug: the target writes on where speculative decoding would have had to end."""
+def test_nothing_is_drafted_beyond_the_drafters_context(tiny_pair: ModelPair) -> None:
+    """Bug: the output is cut where the drafter's context ends; the drafter reads on beyond it."""
     short = replace(tiny_pair, drafter=shorter(tiny_pair, 7))
-    made = record(short, PROMPTS, HOW, NEVER, quiet)
-    assert [len(text.output_ids) for text in made.texts] == [4, 6] == [text.room for text in made.texts]
+    made, whole = (record(pair, PROMPTS, HOW, NEVER, quiet) for pair in (short, tiny_pair))
+    assert [text.output_ids.tolist() for text in made.texts] == [text.output_ids.tolist() for text in whole.texts]
+    assert [text.draftable for text in made.texts] == [4, 6]
+    for ours, theirs in zip(made.texts, whole.texts, strict=True):
+        torch.testing.assert_close(ours.states[:, : ours.draftable], theirs.states[:, : ours.draftable])
+        assert not ours.states[:, ours.draftable :].any()

@@ -48,9 +48,9 @@ def profile(rounds: int = 2, **parts: float) -> LatencyProfile:
     )
 
 
-def trace_of(lengths: list[int], room: int) -> Trace:
+def trace_of(lengths: list[int], draftable: int) -> Trace:
     texts = [
-        TracedText(TunePrompt((1, 2)), np.zeros(n, dtype=np.int64), np.ones(n), room, torch.zeros(1, n, 2))
+        TracedText(TunePrompt((1, 2)), np.zeros(n, dtype=np.int64), np.ones(n), draftable, torch.zeros(1, n, 2))
         for n in lengths
     ]
     return Trace(tuple(texts), SamplingSettings(), 1.0, 0.1)
@@ -64,7 +64,7 @@ def test_speed_is_vanillas_time_over_that_of_the_cycles() -> None:
     cycles[0, 0, :, 1] = [0, 1, 0, 3]
     none = np.zeros((1, 1, 2))
     found = Acceptance((3,), (20, 40), np.array([8]), cycles, none, none, np.array([[3]]))
-    got = predict(found, trace_of([8], 8), profile(), lambda k: 0.1)
+    got = predict(found, trace_of([8], 7), profile(), lambda k: 0.1)
     vanilla = 0.05 + 0.2 + 7 * 1.3
     long, short = 1.4 + 0.2 + 3 * (0.5 + 0.2), 1.2 + 0.2 + 0.5 + 0.2
     # The first pass runs the draft only.
@@ -84,7 +84,7 @@ def test_intervals_hold_prompts_and_rounds() -> None:
     cycles[:, 0, 3, 0] = [2, 6]
     none = np.zeros((2, 1, 1))
     found = Acceptance((3,), (40,), np.array([8, 8]), cycles, none, none, np.array([[3], [3]]))
-    by_prompts = predict(found, trace_of([8, 8], 99), profile(), lambda k: 0.1)
+    by_prompts = predict(found, trace_of([8, 8], 98), profile(), lambda k: 0.1)
     assert (
         by_prompts.low[0, 0] < 0.8 * by_prompts.speedup[0, 0] < 1.2 * by_prompts.speedup[0, 0] < by_prompts.high[0, 0]
     )
@@ -92,7 +92,7 @@ def test_intervals_hold_prompts_and_rounds() -> None:
     same.cycles[:, 0, 3, 0] = 4
     noisy = profile()
     noisy = replace(noisy, head=noisy.head * np.array([1.0, 2.0])[None, :, None])
-    by_rounds = predict(same, trace_of([8, 8], 99), noisy, lambda k: 0.1)
+    by_rounds = predict(same, trace_of([8, 8], 98), noisy, lambda k: 0.1)
     assert by_rounds.low[0, 0] < 0.97 * by_rounds.speedup[0, 0] < 1.03 * by_rounds.speedup[0, 0] < by_rounds.high[0, 0]
 
 

@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fuzz.harness import Pantry, Run
-from tiny_models import save_first_layer, save_tiny_llama
-from tiny_tokenizer import TEXT, make_tiny_tokenizer
-
-from vocabtrim_core.cli import main
+from fuzz.harness import Pantry, Run, memory_bound, stock
 
 CASES = int(os.environ.get("FUZZ_CASES", "60"))
 SEED = os.environ.get("FUZZ_SEED", "0")
@@ -45,16 +40,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 @pytest.fixture(scope="session")
 def pantry(tmp_path_factory: pytest.TempPathFactory) -> Pantry:
-    root = tmp_path_factory.mktemp("pantry")
-    tokenizer = make_tiny_tokenizer(root / "target")
-    make_tiny_tokenizer(root / "drafter")
-    target = save_tiny_llama(root / "target", tokenizer.vocab_size)
-    save_first_layer(target, root / "drafter", tokenizer.vocab_size)
-    (root / "corpus.txt").write_text(TEXT * 50)
-    (root / "prompts.jsonl").write_text('{"prompt": "The dog"}\n{"prompt": "The cat"}\n')
-    counts = root / "counts.npz"
-    assert main(["count", str(root / "corpus.txt"), "--tokenizer", str(root / "target"), "--out", str(counts)]) == 0
-    return Pantry(root / "target", root / "drafter", counts, root / "corpus.txt", root / "prompts.jsonl")
+    return stock(tmp_path_factory.mktemp("pantry"))
 
 
 @pytest.fixture(autouse=True)
@@ -62,16 +48,13 @@ def bounds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """A minute and 2 GB more than before; no network; nothing of the machine's to meet."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + BYTES, before[1]))
 
     def too_long(*_: object) -> None:
         pytest.fail(f"more than {SECONDS} seconds", pytrace=True)
 
     handler = signal.signal(signal.SIGALRM, too_long)
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
-    yield
+    with memory_bound(BYTES):
+        yield
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, handler)
-    resource.setrlimit(resource.RLIMIT_AS, before)

@@ -1,11 +1,16 @@
-"""What a case of the fuzz tests works with."""
+"""What the tests of mistakes and the fuzz tests work with."""
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tiny_models import save_first_layer, save_tiny_llama
+from tiny_tokenizer import TEXT, make_tiny_tokenizer
 
 from vocabtrim_core.cli import main
 
@@ -23,6 +28,31 @@ class Pantry:
     @property
     def pair(self) -> list[str]:
         return ["--target", str(self.target), "--drafter", str(self.drafter), "--counts", str(self.counts)]
+
+
+def stock(root: Path) -> Pantry:
+    """A pantry below `root`."""
+    tokenizer = make_tiny_tokenizer(root / "target")
+    make_tiny_tokenizer(root / "drafter")
+    target = save_tiny_llama(root / "target", tokenizer.vocab_size)
+    save_first_layer(target, root / "drafter", tokenizer.vocab_size)
+    (root / "corpus.txt").write_text(TEXT * 50)
+    (root / "prompts.jsonl").write_text('{"prompt": "The dog"}\n{"prompt": "The cat"}\n')
+    counts = root / "counts.npz"
+    assert main(["count", str(root / "corpus.txt"), "--tokenizer", str(root / "target"), "--out", str(counts)]) == 0
+    return Pantry(root / "target", root / "drafter", counts, root / "corpus.txt", root / "prompts.jsonl")
+
+
+@contextmanager
+def memory_bound(more: int) -> Iterator[None]:
+    """Let this process take `more` bytes of addresses than it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 class Run:

@@ -46,12 +46,13 @@ def run(arguments: Namespace, report: Progress) -> dict:
         "held_out_documents": counts.held_out_documents,
         "out": str(arguments.out),
         "counts_out": str(arguments.counts_out) if arguments.counts_out else None,
+        "number_format_note": model.format_note,
         "settings": {
             **asdict(written.answers[0].origin),
             "by": arguments.by,
             "samples": settings.samples,
             "batch": arguments.batch,
-            "dtype": arguments.dtype,
+            "dtype": model.number_format,
             "holdout": arguments.holdout,
         },
     }

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from vocabtrim_core.commands import decoding
 from vocabtrim_core.commands.tasks import check_repeats, chosen_prompts, in_tokens, open_contest
+from vocabtrim_core.decoding.context import context_notes
 from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.evaluation.comparison import Run
 from vocabtrim_core.evaluation.machine import this_machine
 from vocabtrim_core.evaluation.measuring import VANILLA, measure
 from vocabtrim_core.evaluation.papers import PUBLISHED
 from vocabtrim_core.evaluation.tables import HEADINGS, TaskTable, task_table
-from vocabtrim_core.evaluation.trace import usable_prompts
+from vocabtrim_core.evaluation.trace import TunePrompt, usable_prompts
+from vocabtrim_core.number_format import number_format
 from vocabtrim_core.progress import Progress
+from vocabtrim_core.shipped import shipped_tuning
 from vocabtrim_core.vocabulary import check_k
 
 
@@ -21,7 +26,9 @@ def run(arguments: Namespace, report: Progress) -> dict:
     """Measure every prompt with vanilla, the whole vocabulary and each k, interleaved."""
     check_repeats(arguments)
     decoding.check_stops(arguments)
-    settings = GenerationSettings(arguments.gamma, arguments.max_new_tokens, decoding.sampling_settings(arguments))
+    tuning = shipped_tuning(number_format(arguments.dtype).name)
+    gamma = tuning.gamma if arguments.gamma is None else arguments.gamma
+    settings = GenerationSettings(gamma, arguments.max_new_tokens, decoding.sampling_settings(arguments))
     texts = chosen_prompts(arguments.tasks, arguments.limit)
     contest, ranking = open_contest(arguments, settings, report)
     trimmed = sorted({check_k(ranking, k) for k in arguments.k if k != ranking.vocab_size})
@@ -45,7 +52,9 @@ def run(arguments: Namespace, report: Progress) -> dict:
             **asdict(settings.sampling),
         },
         "left_out": left_out,
-        "machine": {**asdict(this_machine()), "dtype": arguments.dtype},
+        "notes": context_notes(contest.pair.drafter, _lengths(prompts, runs[points[0]][0])),
+        "number_format_note": contest.pair.target.format_note,
+        "machine": {**asdict(this_machine()), "dtype": contest.pair.target.number_format},
     }
 
 
@@ -76,7 +85,7 @@ def describe(result: dict) -> str:
                 f"{'full' if k == full else f'{k:,}'} {value:.2f}x" for k, value in paper["speedup"].items()
             )
             lines.append(f"Its speedup: {speeds}.")
-    lines += result["left_out"]
+    lines += [*result["left_out"], *result["notes"]]
     settings, machine = result["settings"], result["machine"]
     lines += [
         "",
@@ -84,6 +93,10 @@ def describe(result: dict) -> str:
         f"{settings['repeats']}. {machine['dtype']} on {machine['threads']} threads of {machine['cpu']}.",
     ]
     return "\n".join(lines)
+
+
+def _lengths(prompts: Sequence[TunePrompt], runs: Sequence[Run]) -> list[tuple[int, int]]:
+    return [(len(prompt.ids), len(run.token_ids)) for prompt, run in zip(prompts, runs, strict=True)]
 
 
 def _rows(table: TaskTable, full: int) -> list[dict]:

@@ -9,6 +9,7 @@ from dataclasses import asdict, fields
 from vocabtrim_core.commands import compare_batches, decoding, loading
 from vocabtrim_core.commands.printing import table, times
 from vocabtrim_core.commands.tasks import check_repeats
+from vocabtrim_core.decoding.context import context_notes
 from vocabtrim_core.decoding.engine import Cycle, CycleTimes
 from vocabtrim_core.drafters.registry import NAMES
 from vocabtrim_core.engines import EngineNote
@@ -21,6 +22,7 @@ from vocabtrim_core.evaluation.comparison import (
     MethodFigures,
     Run,
     Turn,
+    drafted_lengths,
     play_all,
     summarise,
     warm_up,
@@ -78,12 +80,18 @@ def run(arguments: Namespace, report: Progress) -> dict:
         "stop": arguments.stop,
         **asdict(settings.sampling),
     }
-    machine = {**asdict(this_machine()), "dtype": arguments.dtype}
+    machine = {**asdict(this_machine()), "dtype": target.number_format}
+    note = target.format_note
     report(0.0, "Warming up")
     if arguments.batch:
         (contest,), (trimming,) = contests, trimmings
         batches = compare_batches.run(contest, prompt_ids, arguments.batch, arguments.repeats, report)
-        return {**batches, "settings": {**common, **_facts(contest, trimming)}, "machine": machine}
+        return {
+            **batches,
+            "settings": {**common, **_facts(contest, trimming)},
+            "machine": machine,
+            "number_format_note": note,
+        }
     for contest in contests:
         warm_up(contest, prompt_ids[0])
     bandwidth = measure_bandwidth(target.head.weight.device)
@@ -98,8 +106,11 @@ def run(arguments: Namespace, report: Progress) -> dict:
     ]
     bound = bound_of(target, bandwidth, comparisons[0].methods["vanilla"].cycle_seconds.verification)
     drafters = [
-        _drafter(contest, trimming, comparison, prompts)
-        for contest, trimming, comparison in zip(contests, trimmings, comparisons, strict=True)
+        {
+            **_drafter(contest, trimming, comparison, prompts),
+            "notes": context_notes(contest.pair.drafter, drafted_lengths(prompt_ids, timed)),
+        }
+        for contest, trimming, comparison, timed in zip(contests, trimmings, comparisons, runs, strict=True)
     ]
     limit = {**asdict(bound), "seconds": bound.seconds, "efficiency": bound.efficiency}
     if arguments.drafter == EVERY:
@@ -111,11 +122,12 @@ def run(arguments: Namespace, report: Progress) -> dict:
             "bound": limit,
             "settings": common,
             "machine": machine,
+            "number_format_note": note,
         }
     (only,) = drafters
     facts = _facts(contests[0], trimmings[0])
     rest = {name: value for name, value in only.items() if name not in facts}
-    return {**rest, "bound": limit, "settings": {**common, **facts}, "machine": machine}
+    return {**rest, "bound": limit, "settings": {**common, **facts}, "machine": machine, "number_format_note": note}
 
 
 def _facts(contest: Contest, trimming: decoding.Trimming | None) -> dict:
@@ -202,6 +214,7 @@ def describe(result: dict) -> str:
             f"{k}{shape}; prompts: {settings['prompts']}, repeats: {settings['repeats']}.",
             *([_limit(result["bound"])] if "bound" in result else []),
             *_engines(result),
+            *(note for one in result.get("drafters", [result]) for note in one["notes"]),
             f"{machine['dtype']} on {machine['threads']} threads of {machine['cpu']}.",
         ]
     )

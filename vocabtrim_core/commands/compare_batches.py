@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from vocabtrim_core.commands.printing import table, times
+from vocabtrim_core.decoding.context import context_notes
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation.batches import check_batches, play_batches, summarise_batches
 from vocabtrim_core.evaluation.comparison import Contest
@@ -26,13 +27,17 @@ def run(contest: Contest, prompts: Sequence[list[int]], sizes: Sequence[int], re
     """The figures by size and method. ModelError where a model cannot run a batch."""
     check_batches(contest.pair)
     runs = play_batches(contest, prompts, sizes, repeats, report)
+    texts = next(iter(runs.values())).texts  # each method's are of the same lengths, but for near ties
     found = summarise_batches(contest, runs, sizes, repeats)
     return {
         "batches": [
             {"batch": size, "methods": {method: asdict(figures) for method, figures in methods.items()}}
             for size, methods in found.items()
         ],
-        "texts": len(next(iter(runs.values())).texts),
+        "texts": len(texts),
+        "notes": context_notes(
+            contest.pair.drafter, [(len(prompts[i % len(prompts)]), len(text)) for i, text in enumerate(texts)]
+        ),
     }
 
 

@@ -6,6 +6,7 @@ from argparse import Namespace
 from dataclasses import asdict
 
 from vocabtrim_core.commands import decoding, loading
+from vocabtrim_core.decoding.context import context_notes
 from vocabtrim_core.decoding.engine import generate
 from vocabtrim_core.drafters import Drafter
 from vocabtrim_core.evaluation.comparison import Run
@@ -52,6 +53,7 @@ def run(arguments: Namespace, report: Progress) -> dict:
         "tokens_per_second": done.tokens_per_second,
         "prompt_tokens": len(prompt_ids),
         "prefill_seconds": cycles[0].times.prefill,
+        "number_format_note": target.format_note,
         "settings": {
             "target": target.name,
             "drafter": None if pair is None else pair.drafter.name,
@@ -61,9 +63,10 @@ def run(arguments: Namespace, report: Progress) -> dict:
             "gamma": None if drafter is None or settings.tree else settings.gamma,
             "tree": None if drafter is None or not settings.tree else asdict(settings.tree),
             "max_new_tokens": settings.max_new_tokens,
-            "dtype": arguments.dtype,
+            "dtype": target.number_format,
             **asdict(settings.sampling),
         },
+        "notes": context_notes(pair.drafter, [(len(prompt_ids), tokens)]) if pair else [],
         "events": [{**asdict(cycle), "accepted": cycle.accepted} for cycle in cycles],
     }
 
@@ -78,4 +81,5 @@ def describe(result: dict) -> str:
     )
     figures += "" if rate is None else f", acceptance rate {rate:.1%}"
     ends = {"eos": "the model ended its answer", "stop string": "a stop string came", "length": "length limit reached"}
-    return f"{result['text']}\n\n[{figures}; {ends[result['finish']]}]"
+    notes = "".join(f"\n{note}" for note in result["notes"])
+    return f"{result['text']}\n\n[{figures}; {ends[result['finish']]}]{notes}"

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from vocabtrim_core.commands import decoding
 from vocabtrim_core.commands.tasks import check_repeats, chosen_prompts, in_tokens, open_contest
+from vocabtrim_core.decoding.context import context_notes
 from vocabtrim_core.decoding.engine import GenerationSettings
 from vocabtrim_core.evaluation.advice import in_words
 from vocabtrim_core.evaluation.measuring import VANILLA, Measured, measure
@@ -34,7 +35,9 @@ def run(arguments: Namespace, report: Progress) -> dict:
     measured_ks = [check_k(ranking, ranking.vocab_size if k is None else k) for k in arguments.measure]
     prompts, left_out = usable_prompts(contest.pair, in_tokens(texts, contest.pair.tokenizer))
     trace = kept_trace(arguments.keep, contest.pair, prompts, settings, contest.stop, report)
-    tuned = tune(contest, ranking, trace, gammas, measured_ks, arguments.dtype, report, arguments.keep)
+    tuned = tune(
+        contest, ranking, trace, gammas, measured_ks, contest.pair.target.number_format, report, arguments.keep
+    )
     measured: list[Measured] = []
     if measured_ks:
         points = [(k, tuned.recommendation.gamma) for k in measured_ks]
@@ -52,6 +55,8 @@ def run(arguments: Namespace, report: Progress) -> dict:
         **curve(tuned),
         "tree": _trees(tree, trees, measured_trees),
         "left_out": left_out,
+        "notes": context_notes(contest.pair.drafter, trace.lengths),
+        "number_format_note": contest.pair.target.format_note,
         "measured": [_measured(one, tuned.prediction) for one in measured if (one.k, one.gamma) != VANILLA],
         "vanilla_tokens_per_second": next(
             (asdict(one.tokens_per_second) for one in measured if (one.k, one.gamma) == VANILLA), None
@@ -181,6 +186,7 @@ def describe(result: dict) -> str:
         f"{profile['machine']['threads']} threads of {profile['machine']['cpu']}.",
         f"Plain generation took {seconds['plain_generation']:.0f} s, all the rest {seconds['beyond']:.0f} s.",
         *result["left_out"],
+        *result["notes"],
     ]
     return "\n".join(lines)
 

@@ -58,7 +58,7 @@ def detect_encoding(name: str, sample: bytes, whole: bool) -> tuple[str, str]:
     they are read; else what charset-normalizer thinks best. `whole` says that the sample is all there is.
     Raises CorpusError for a binary file, for one without visible text, and where there is no good guess.
     """
-    if whole and not sample.strip():
+    if whole and (not sample.strip() or any(sample == mark for mark, _ in _MARKS)):
         raise CorpusError(_empty(name))
     for mark, encoding in _MARKS:
         if sample.startswith(mark):

@@ -8,12 +8,13 @@ empty draft.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 
+from vocabtrim_core.decoding.context import draftable_tokens
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.decoding.verification import Verdict, verify_greedy, verify_sampled
 from vocabtrim_core.drafters import Draft, Drafter
@@ -130,9 +131,9 @@ def generate(
 ) -> Iterator[Cycle]:
     """Decode after `prompt_ids` and yield each cycle as it ends; without a drafter, vanilla decoding.
 
-    The time between two yields belongs to the caller and is counted nowhere. Raises `SettingError` for an empty prompt
-    or one that leaves no room in the context of the target or the drafter, `ModelError` for a model that cannot take
-    part in speculative decoding of this kind.
+    Where the drafter's context ends, drafting does, and the target goes on alone. The time between two yields belongs
+    to the caller and is counted nowhere. Raises `SettingError` for an empty prompt or one that leaves no room in the
+    target's context, `ModelError` for a model that cannot take part in speculative decoding of this kind.
     """
     return _decode(Decoding(target, drafter, prompt_ids, settings, stop))
 
@@ -161,9 +162,11 @@ class Decoding:
         stop: StopCondition,
     ) -> None:
         self.finish: Finish | None = None
-        self._room = _room(target, drafter, prompt_ids, settings)
+        self._room = output_room(target, prompt_ids, settings.max_new_tokens)
         self.backbone = target.new_backbone(drafter.taps if drafter is not None else (), settings.fixed_rows)
+        self._draftable = 0
         if drafter is not None:
+            self._draftable = draftable_tokens(drafter.max_length, len(prompt_ids), self._room)
             self.backbone.check(trees=not settings.shape.is_chain)
             drafter.check(settings.shape)
         self._head = target.head
@@ -182,17 +185,17 @@ class Decoding:
         # The last token before a draft: its state where it has been run, else the token.
         self._known, self._pending = states[-1:], prompt[:0]
         self._is_kept = torch.zeros(self._head.vocab_size, dtype=torch.bool)
-        if drafter is not None:
+        if drafter is not None and self._draftable:
             drafter.begin(prompt, states)
             self._is_kept[drafter.kept] = True
         self._prefill = time.perf_counter() - began
 
     def draft(self) -> Steps[Draft]:
-        """What the drafter proposes next: nothing in vanilla decoding, and before a text's last token."""
+        """What the drafter proposes next: nothing in vanilla decoding, before a text's last token and beyond the
+        drafter's context."""
         self._began = time.perf_counter()
-        # A cycle emits one token more than it drafts, so a longer draft could not be used.
-        depth = self._room - len(self._output) - 1
-        if self._drafter is None or not depth:
+        depth = self._draftable - len(self._output)
+        if self._drafter is None or depth < 1:
             return Draft.empty()
         shape = self._settings.shape.at_most(depth)
         return (yield from self._drafter.propose(shape, self._settings.sampling, self._generator))
@@ -224,7 +227,7 @@ class Decoding:
         if self.finish is None:
             first = len(pending)  # of the block, where the draft begins
             self.backbone.keep(len(tree), torch.cat([torch.arange(first), path + first]))
-            if drafter is not None:
+            if drafter is not None and len(self._output) < self._draftable:
                 drafter.settle(path, verdict.next_id, torch.cat([states[:1], states[path + 1]]))
             self._known, self._pending = states[:0], torch.tensor([verdict.next_id])
         kept = time.perf_counter()
@@ -259,17 +262,18 @@ class Decoding:
         )
 
 
-def _room(target: LanguageModel, drafter: Drafter | None, prompt_ids: list[int], settings: GenerationSettings) -> int:
+def output_room(target: LanguageModel, prompt_ids: Sequence[int], max_new_tokens: int) -> int:
+    """How many tokens the output after a prompt can have. SettingError for an empty prompt, or where it is none."""
     if not prompt_ids:
         raise SettingError("The prompt is empty. Write something for the model to answer.")
     check_ids(prompt_ids, target)
-    context = target.max_length if drafter is None else min(target.max_length, drafter.max_length)
-    room = context - len(prompt_ids)
+    room = target.max_length - len(prompt_ids)
     if room < 1:
         raise SettingError(
-            f"The prompt is {len(prompt_ids):,} tokens long and the context holds {context:,}. Shorten the prompt."
+            f"The prompt is {len(prompt_ids):,} tokens long and the context holds {target.max_length:,}. Shorten the "
+            "prompt."
         )
-    return min(room, settings.max_new_tokens)
+    return min(room, max_new_tokens)
 
 
 def _accept(

@@ -43,7 +43,8 @@ class Draft:
 class Drafter(Protocol):
     """Proposes tokens and follows what became of them.
 
-    `kept` int64[k] are the target ids that it can propose, in rank order. `max_length` is the longest context it takes.
+    `kept` int64[k] are the target ids that it can propose, in rank order. `max_length` is the longest context it
+    takes: it is asked for no token beyond, and not begun with a prompt that fills it.
     `taps` are the layers whose inputs it wants in the target's states (see `Backbone`).
     """
 

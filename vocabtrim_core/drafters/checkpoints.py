@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import nn
 
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.hub import first_line
+from vocabtrim_core.layers import activations_of, as_float16
 from vocabtrim_core.model_checks import check_finite
 
 # The first of these that a folder has are its weights. Training leaves other .bin and .pt files beside them.
@@ -39,32 +41,35 @@ def read_checkpoint(folder: Path, name: str) -> Checkpoint:
     """The checkpoint in `folder`. Raises `ModelError` where a file is damaged or holds more than tensors."""
     tensors: dict[str, torch.Tensor] = {}
     for file in _files(folder):
-        try:
+        with _sentence_of(file):
             tensors |= _read(file)
-        # Bad files make the readers raise errors of every kind.
-        except Exception as error:
-            raise ModelError(
-                f"{file} could not be read as tensors: {first_line(error)} Give weights as safetensors, or a PyTorch "
-                "file that holds tensors by name and nothing else."
-            ) from error
     check_finite(tensors.items(), f"The drafter {name}")
     return Checkpoint(name, read_config(folder), tensors)
 
 
 def tensor_names(folder: Path) -> set[str]:
-    """The names of the tensors in `folder`, without their values; empty where they cannot be told."""
+    """The names of the tensors in `folder`, without their values. Raises as `read_checkpoint` does."""
     names: set[str] = set()
     for file in _files(folder):
-        try:
+        with _sentence_of(file):
             if file.suffix == ".safetensors":
                 with safe_open(file, framework="pt") as opened:
                     names |= set(opened.keys())
             else:
                 names |= set(_load(file))
-        # Whoever reads the file says what is wrong with it.
-        except Exception:
-            return set()
     return names
+
+
+@contextmanager
+def _sentence_of(file: Path) -> Iterator[None]:
+    try:
+        yield
+    # Bad files make the readers raise errors of every kind.
+    except Exception as error:
+        raise ModelError(
+            f"{file} could not be read as tensors: {first_line(error)} Give weights as safetensors, or a PyTorch "
+            "file that holds tensors by name and nothing else."
+        ) from error
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -96,13 +101,17 @@ def fill(module: nn.Module, tensors: Mapping[str, torch.Tensor], name: str, dtyp
                 f"The drafter {name} does not fit: {key} is {tuple(tensors[key].shape)}, and its configuration, or "
                 f"this target, asks for {shape}."
             )
-    module.load_state_dict({key: as_weight(tensor, dtype) for key, tensor in tensors.items()}, assign=True)
+    weights = {key: as_weight(tensor, dtype, f"The drafter {name} ({key})") for key, tensor in tensors.items()}
+    module.load_state_dict(weights, assign=True)
     module.requires_grad_(False).eval()
 
 
-def as_weight(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The tensor in memory of its own, in the dtype that is decoded with."""
-    return tensor.to(dtype, copy=True).contiguous()
+def as_weight(tensor: torch.Tensor, dtype: torch.dtype, name: str) -> torch.Tensor:
+    """The tensor in memory of its own, in the dtype that is decoded with: where that is float16, matrices are in it and
+    vectors in float32. Raises `ModelError`, which calls it `name`, where float16 cannot hold it."""
+    if dtype == torch.float16 and tensor.dim() > 1:
+        return as_float16(tensor, name).clone(memory_format=torch.contiguous_format)
+    return tensor.to(activations_of(dtype), copy=True).contiguous()
 
 
 def listed(names: Iterable[str]) -> str:

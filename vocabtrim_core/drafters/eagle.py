@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from transformers import LlamaConfig
 
+from vocabtrim_core.draft_maps import readings
 from vocabtrim_core.drafters import Draft
 from vocabtrim_core.drafters.checkpoints import Checkpoint, as_weight, fill
 from vocabtrim_core.drafters.choosing import Choice, chain_draft, choose, no_draft
@@ -256,11 +257,12 @@ def load(checkpoint: Checkpoint, target: LanguageModel) -> EagleModel:
     )
     fill(network, tensors, name, dtype)
     network.pack()
+    stated = outer.get("draft_vocab_size", getattr(config, "draft_vocab_size", None))
     return EagleModel(
         name=name,
         network=network,
         embeddings=_embeddings(parts["embed_tokens.weight"], config, target, name),
-        head=_head(parts["lm_head.weight"], parts["d2t"], parts["t2d"], config, target, name),
+        head=_head(parts["lm_head.weight"], parts["d2t"], parts["t2d"], stated, config, target, name),
         vocab_size=target.vocab_size,
         max_length=min(config.max_position_embeddings, target.max_length),
         taps=taps,
@@ -322,13 +324,14 @@ def _embeddings(own: torch.Tensor | None, config: LlamaConfig, target: LanguageM
         return cast(nn.Module, shared)
     if tuple(own.shape) != (config.vocab_size, config.hidden_size):
         raise ModelError(f"The drafter {name} is damaged: embed_tokens.weight is {tuple(own.shape)}.")
-    return nn.Embedding.from_pretrained(as_weight(own, target.dtype))
+    return nn.Embedding.from_pretrained(as_weight(own, target.head.activations, name))
 
 
 def _head(
     own: torch.Tensor | None,
     d2t: torch.Tensor | None,
     t2d: torch.Tensor | None,
+    stated: Any,
     config: LlamaConfig,
     target: LanguageModel,
     name: str,
@@ -342,22 +345,62 @@ def _head(
         if config.hidden_size != target.head.hidden_size:
             raise _unfit(name, f"a head of width {config.hidden_size}", f"one of width {target.head.hidden_size}")
         return target.head
-    rows = len(own)
-    kept = torch.arange(rows) if d2t is None else torch.arange(rows) + d2t.long() if len(d2t) == rows else None
-    problem = None
     if own.dim() != 2 or own.shape[1] != config.hidden_size:
-        problem = f"lm_head.weight is {tuple(own.shape)}"
-    elif kept is None:
-        problem = f"its head has {rows:,} rows and d2t {len(d2t):,} entries" if d2t is not None else None
-    elif d2t is None and rows != config.vocab_size:
-        problem = f"its head has {rows:,} rows for {config.vocab_size:,} tokens, and no d2t says which they are"
-    elif len(kept.unique()) < rows or int(kept.min()) < 0 or int(kept.max()) >= config.vocab_size:
-        problem = "d2t maps rows of its head to the same token, or outside the vocabulary"
-    elif t2d is not None and not torch.equal(t2d.nonzero()[:, 0], kept.sort().values):
-        problem = "t2d and d2t do not say the same"
-    if problem or kept is None:
-        raise ModelError(f"The drafter {name} is damaged: {problem}.")
-    return RankedHead(as_weight(own, target.dtype), kept)
+        raise _damaged(name, f"lm_head.weight is {tuple(own.shape)}")
+    ids = _row_ids(len(own), stated, d2t, t2d, config.vocab_size, name)
+    return RankedHead(as_weight(own, target.dtype, f"The drafter {name} (lm_head.weight)"), ids)
+
+
+def _row_ids(
+    rows: int, stated: Any, d2t: torch.Tensor | None, t2d: torch.Tensor | None, vocab_size: int, name: str
+) -> torch.Tensor:
+    """int64[rows]: the target id of each row of a head. `stated` is how many rows the configuration says there are, d2t
+    has each one's offset from the row, t2d which ids there are; any of them may be missing."""
+    marked = None if t2d is None else t2d.flatten().nonzero()[:, 0]
+    if stated not in (None, rows):
+        raise _damaged(name, f"its head has {rows:,} rows, and its configuration a draft_vocab_size of {stated}")
+    if marked is not None and (len(marked) != rows or int(marked.max()) >= vocab_size):
+        raise _damaged(name, f"its head has {rows:,} rows, and t2d marks {len(marked):,} of {vocab_size:,} tokens")
+    if d2t is None:
+        if marked is None and rows != vocab_size:
+            raise _damaged(
+                name,
+                f"its head has {rows:,} rows for {vocab_size:,} tokens, and neither d2t nor t2d says which they are",
+            )
+        return torch.arange(rows) if marked is None else marked
+    if tuple(d2t.shape) != (rows,):
+        raise _damaged(name, f"its head has {rows:,} rows, and d2t the shape {tuple(d2t.shape)}")
+    if d2t.is_floating_point():
+        # Cast with the weights. Ascending offsets can be made again from t2d.
+        if marked is not None and torch.equal((marked - torch.arange(rows)).to(d2t.dtype), d2t):
+            return marked
+        raise _damaged(name, f"d2t is {str(d2t.dtype).removeprefix('torch.')}, which rounds ids; save it as int64")
+    offsets = d2t.long()
+    ids = torch.arange(rows) + offsets
+    if marked is not None:
+        if torch.equal(marked, ids.sort().values):
+            return ids
+        held = torch.equal(marked, offsets.sort().values)
+        raise _damaged(name, _IDS_IN_D2T if held else "t2d and d2t do not say the same")
+    found = readings(offsets.numpy(), vocab_size)
+    if not offsets.any() and rows < vocab_size:
+        raise _damaged(name, f"d2t is all zeros, which would keep the first {rows:,} ids: it was never filled in")
+    if found == {"ids"}:
+        raise _damaged(name, _IDS_IN_D2T)
+    if len(found) > 1:
+        raise _damaged(
+            name, "d2t could be offsets (token id = row + d2t[row]) or the token ids themselves; add t2d, which tells"
+        )
+    if not found:
+        raise _damaged(name, "d2t maps rows of its head to the same token, or outside the vocabulary")
+    return ids
+
+
+_IDS_IN_D2T = "d2t holds token ids; it has to hold offsets (token id - row)"
+
+
+def _damaged(name: str, problem: str) -> ModelError:
+    return ModelError(f"The drafter {name} is damaged: {problem}.")
 
 
 def _unfit(name: str, drafter: str, target: str) -> ModelError:

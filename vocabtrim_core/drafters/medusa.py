@@ -161,7 +161,8 @@ def recognises(names: Collection[str]) -> bool:
 
 def load(checkpoint: Checkpoint, target: LanguageModel) -> MedusaModel:
     """The heads of a checkpoint, for `target` and in its dtype. Raises `ModelError` where the two do not fit."""
-    name, dtype, width = checkpoint.name, target.dtype, target.hidden_size
+    name, width = checkpoint.name, target.hidden_size
+    computed = target.head.activations  # The blocks are small.
     found: dict[tuple[int, int, str], torch.Tensor] = {}
     for key, tensor in checkpoint.tensors.items():
         match = _TENSOR.fullmatch(key)
@@ -190,9 +191,10 @@ def load(checkpoint: Checkpoint, target: LanguageModel) -> MedusaModel:
         )
 
     def every(j: int, part: str) -> torch.Tensor:
-        return torch.stack([as_weight(found[i, j, part], dtype) for i in range(heads)])
+        return torch.stack([as_weight(found[i, j, part], computed, name) for i in range(heads)])
 
-    own = [as_weight(found[i, depth, "weight"], dtype) for i in range(heads) if (i, depth, "weight") in found]
+    lm_heads = [(i, depth, "weight") for i in range(heads) if (i, depth, "weight") in found]
+    own = [as_weight(found[one], target.dtype, f"The drafter {name} ({_key(one)})") for one in lm_heads]
     own_heads = tuple(RankedHead(weight, torch.arange(len(weight))) for weight in own)
     return MedusaModel(
         name=name,

@@ -25,11 +25,11 @@ ROWS = 128  # of the full head at a time, to bound memory
 @dataclass(frozen=True, eq=False)
 class Chances:
     """Of one text: `accepted` float64[D, L, K] is w by depth, position and k (D = 1: the same at every depth); `ranks`
-    int64[L] is the rank of each output token, the head's size where it has none; `room` as in the trace."""
+    int64[L] is the rank of each output token, the head's size where it has none; `draftable` as in the trace."""
 
     accepted: np.ndarray
     ranks: np.ndarray
-    room: int
+    draftable: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,8 +37,8 @@ class Acceptance:
     """What speculative decoding of N texts does, expected, for G gammas and K sizes.
 
     `tokens` int64[N] are the outputs' lengths. `cycles` float64[N, G, J, K] are the cycles that draft 0..J - 1 tokens
-    (near the limit of length a cycle drafts less than gamma); `rejections` and, of them, `out_of_vocabulary` are
-    float64[N, G, K]; `first_draft` int64[N, G] is the length of the first cycle's draft.
+    (near the limit of length and the end of the drafter's context a cycle drafts less than gamma); `rejections` and, of
+    them, `out_of_vocabulary` are float64[N, G, K]; `first_draft` int64[N, G] is the length of the first cycle's draft.
     """
 
     gammas: tuple[int, ...]
@@ -71,7 +71,7 @@ def acceptance(chances: Sequence[Chances], gammas: Sequence[int], ks: Sequence[i
     """Walk over every text. `ks` are those that the chances were made for."""
     walked = [_walk(one, np.asarray(gammas), np.asarray(ks)) for one in chances]
     cycles, rejections, outside = (np.stack(part) for part in zip(*walked, strict=True))
-    first = np.array([[min(gamma, one.room - 1) for gamma in gammas] for one in chances], dtype=np.int64)
+    first = np.array([[min(gamma, one.draftable) for gamma in gammas] for one in chances], dtype=np.int64)
     tokens = np.array([len(one.ranks) for one in chances], dtype=np.int64)
     return Acceptance(tuple(gammas), tuple(ks), tokens, cycles, rejections, outside, first)
 
@@ -104,7 +104,7 @@ def text_chances(
         else:
             found = _sampled(logits[known], rank[known], probs[known], sampling, ks)
         accepted[depth, rows][known.numpy()] = found.numpy()
-    return Chances(accepted, ranks, text.room)
+    return Chances(accepted, ranks, text.draftable)
 
 
 def _ranks(head: RankedHead, ids: np.ndarray) -> np.ndarray:
@@ -117,7 +117,7 @@ def _ranks(head: RankedHead, ids: np.ndarray) -> np.ndarray:
 
 def _logits(text: TracedText, heads: Sequence[RankedHead]) -> Iterator[tuple[int, int, torch.Tensor]]:
     """Depth, first position and logits [n, V] of the rank-ordered head, a few rows at a time."""
-    for depth, states in enumerate(text.states):
+    for depth, states in enumerate(text.states[:, : text.draftable]):
         for start in range(0, len(states), ROWS):
             yield depth, start, heads[min(depth, len(heads) - 1)].logits(states[start : start + ROWS])
 
@@ -163,7 +163,7 @@ def _walk(chances: Chances, gammas: np.ndarray, ks: np.ndarray) -> tuple[np.ndar
     """Cycles by draft length [G, J, K], rejections and out-of-vocabulary rejections [G, K] of one text.
 
     `reached[g, j, k]` is the probability that the text's next position is j tokens into a cycle. The cycle has drafted
-    that position where j < gamma and the limit of length leaves room for a token of the target's after it.
+    that position where j < gamma and it is among those that can be drafted.
     """
     longest = int(gammas.max())
     steps = np.arange(longest + 1)
@@ -175,7 +175,7 @@ def _walk(chances: Chances, gammas: np.ndarray, ks: np.ndarray) -> tuple[np.ndar
     rejections, outside = np.zeros((2, len(gammas), len(ks)))
     every = np.arange(len(gammas))
     for position, rank in enumerate(chances.ranks):
-        left = chances.room - position - 1
+        left = max(0, chances.draftable - position)
         cycles[every, np.minimum(gammas, left)] += reached[:, 0]
         drafted = reached * drafts if left else 0.0 * reached
         accepted = drafted * chances.accepted[depths, position]  # [G, J, K]

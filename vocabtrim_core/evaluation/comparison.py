@@ -17,6 +17,7 @@ import torch
 from vocabtrim_core.decoding.engine import Cycle, CycleTimes, Decoding, GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.drafters import Drafter
+from vocabtrim_core.evaluation.fixed_rows import fixed_rows
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.language_model import LanguageModel
@@ -59,12 +60,14 @@ class Contest:
         return self.pair.drafter.new_drafter(self.ranked_head, self.k if method == "trimmed" else None)
 
     def at_fixed_rows(self) -> Contest | None:
-        """The same with as many rows in every pass as the longest draft needs, so that texts can be compared bit for
-        bit. None where plain runs are compared: sampling, float32, or an engine that cannot fix its rows."""
+        """The same with as many rows in every pass as the longest draft needs, or a few more, so that texts can be
+        compared bit for bit. None where plain runs are compared: sampling, float32, or where no number of rows makes
+        the bits equal."""
         target, settings = self.pair.target, self.settings
-        if not settings.sampling.greedy or target.dtype != torch.bfloat16 or target.engine.name != "lean":
+        if not settings.sampling.greedy or target.dtype == torch.float32:
             return None
-        return replace(self, settings=replace(settings, fixed_rows=settings.shape.most_nodes + 1))
+        rows = fixed_rows(target, settings.shape.most_nodes + 1)
+        return None if rows is None else replace(self, settings=replace(settings, fixed_rows=rows))
 
 
 @dataclass(frozen=True)
@@ -205,6 +208,15 @@ def collect(played: Iterator[tuple[Turn, Cycle]]) -> dict[Turn, Run]:
     for turn, cycle in played:
         cycles.setdefault(turn, []).append(cycle)
     return {turn: Run(tuple(found)) for turn, found in cycles.items()}
+
+
+def drafted_lengths(prompts: Sequence[list[int]], runs: Mapping[Turn, Run]) -> list[tuple[int, int]]:
+    """Tokens of each prompt and of the longest output that a drafter finished after it."""
+    longest: dict[int, int] = {}
+    for turn, run in runs.items():
+        if run.finished and turn.method != "vanilla":
+            longest[turn.prompt] = max(len(run.token_ids), longest.get(turn.prompt, 0))
+    return [(len(prompts[number]), output) for number, output in longest.items()]
 
 
 def summarise(

@@ -50,7 +50,7 @@ def costly_tokens(trace: Trace, heads: Sequence[RankedHead], k: int, gamma: int,
             continue
         base = text_chances(text, heads, trace.sampling, [k])
         columns = _with_each(text, heads, trace.sampling, k, base, [rank_of[token] for token in here])
-        walked = acceptance([Chances(columns, base.ranks, text.room)], [gamma], range(columns.shape[-1]))
+        walked = acceptance([Chances(columns, base.ranks, text.draftable)], [gamma], range(columns.shape[-1]))
         cycles = walked.cycles.sum(axis=(0, 1, 2))
         before = acceptance([base], [gamma], [k]).cycles.sum()
         for token, after in zip(here, cycles, strict=True):

@@ -30,7 +30,7 @@ def time_head(
     head: RankedHead, ks: Sequence[int], repeats: int = 9, on_progress: Progress | None = None
 ) -> list[HeadTiming]:
     """Time `head` trimmed to each k, the sizes interleaved; medians and extremes over `repeats` rounds."""
-    hidden = torch.randn(1, head.hidden_size, dtype=head.weight.dtype)
+    hidden = torch.randn(1, head.hidden_size, dtype=head.activations)
     others = torch.ones(EVICTION_BYTES // 4, dtype=torch.float32)
     warm: dict[int, list[float]] = {k: [] for k in ks}
     cold: dict[int, list[float]] = {k: [] for k in ks}

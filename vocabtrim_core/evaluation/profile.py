@@ -41,6 +41,7 @@ CYCLES = 4  # of a burst, the first one not counted
 DRAFTS = 5  # draft lengths timed, at most
 DAY = 86_400.0  # seconds, for which a profile is used
 ROUNDS = 6
+SHORTEST = 2  # tokens of text that every kind of drafter can draft after
 _ON = StopCondition(frozenset())
 
 
@@ -150,7 +151,7 @@ def kept_profile(
     if folder is None:
         return measure_profile(contest, trace, gammas, ks, dtype, on_progress)
     path = folder / f"profile-{profile_key(contest, dtype)[:32]}.json"
-    context = float(np.mean([len(ids) for ids in _halves(trace)]))
+    context = float(np.mean([len(ids) for ids in _timed_texts(contest, trace, max(gammas))]))
     try:
         kept = LatencyProfile.from_json(json.loads(path.read_text()))
         if kept.covers(gammas, ks, context) and time.time() - kept.measured_at < DAY:
@@ -245,10 +246,25 @@ def _burst(contest: Contest, ids: list[int], gamma: int, k: int) -> list[Cycle]:
 
 def _contexts(contest: Contest, trace: Trace, gamma: int) -> list[list[int]]:
     """A short and a long text of the trace: half-way through its output. One where they are about as long."""
-    longest = min(contest.pair.target.max_length, contest.pair.drafter.max_length) - (CYCLES + 1) * (gamma + 1)
-    texts = sorted((ids[-max(1, longest) :] for ids in _halves(trace)), key=len)
+    texts = sorted(_timed_texts(contest, trace, gamma), key=len)
     short, long = texts[len(texts) // 4], texts[-1 - len(texts) // 4]
     return [short, long] if len(long) >= 1.5 * len(short) else [long]
+
+
+def _timed_texts(contest: Contest, trace: Trace, gamma: int) -> list[list[int]]:
+    """The texts of the trace half-way through their output, cut at the front where a burst would have no room to draft.
+
+    SettingError where the drafter's context has no room for that at all.
+    """
+    drafter = contest.pair.drafter
+    context = min(contest.pair.target.max_length, drafter.max_length)
+    longest = context - (CYCLES + 1) * (gamma + 1)
+    if longest < SHORTEST:
+        raise SettingError(
+            f"The context of the drafter {drafter.name} holds {context:,} tokens, too few to time drafts of {gamma}. "
+            "Choose smaller gammas."
+        )
+    return [ids[-longest:] for ids in _halves(trace)]
 
 
 def _halves(trace: Trace) -> list[list[int]]:

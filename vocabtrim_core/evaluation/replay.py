@@ -99,11 +99,12 @@ def replay_text(
     kept = set(drafter.kept.tolist())
     generator = torch.Generator()  # Nothing is drawn.
     cycles = accepted = rejections = outside = done = 0
-    drafter.begin(prompt, states[: len(prompt)])
+    if text.draftable:
+        drafter.begin(prompt, states[: len(prompt)])
     while done < len(output):
         cycles += 1
-        depth = text.room - done - 1
-        draft = alone(drafter.propose(shape.at_most(depth), sampling, generator)) if depth else Draft.empty()
+        depth = text.draftable - done
+        draft = alone(drafter.propose(shape.at_most(depth), sampling, generator)) if depth > 0 else Draft.empty()
         assert draft.laws is None, "drawn drafts cannot be replayed"
         path, refused = _walk(draft, output[done:])
         accepted += len(path)
@@ -111,7 +112,7 @@ def replay_text(
         if refused:
             rejections += 1
             outside += output[done - 1] not in kept
-        if done < len(output):
+        if done < min(len(output), text.draftable):
             drafter.settle(torch.tensor(path, dtype=torch.int64), output[done - 1], states[before:][: len(path) + 1])
     return cycles, accepted, rejections, outside
 

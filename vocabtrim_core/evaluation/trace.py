@@ -19,16 +19,18 @@ import numpy as np
 import torch
 
 from vocabtrim_core.counting.files import write_atomically
-from vocabtrim_core.decoding.engine import GenerationSettings, generate
+from vocabtrim_core.decoding.context import draftable_tokens
+from vocabtrim_core.decoding.engine import GenerationSettings, generate, output_room
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation.teacher_forcing import depths, drafter_states, shortest_prompt, weights
-from vocabtrim_core.language_model import DTYPES, LanguageModel
+from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.models import ModelPair
+from vocabtrim_core.number_format import DTYPES
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.sampling import SamplingSettings
 
-FORMAT = 1  # raise when what is written, or what it depends on, changes
+FORMAT = 2  # raise when what is written, or what it depends on, changes
 
 
 @dataclass(frozen=True)
@@ -45,14 +47,16 @@ class TracedText:
     """One prompt with the target's output y.
 
     `output_ids` int64[L]; `target_probs` float64[L], the probability that each had under the law it was drawn from (of
-    the plain softmax when greedy); `room`, how many tokens the output could have had; `states` [D, L, H], the drafter's
-    hidden state for each output token, by depth in the draft (D = 1: the same at every depth).
+    the plain softmax when greedy); `draftable`, how many tokens of the output, from the first one on, could have been
+    drafted: not the last one that there was room for, and none beyond the drafter's context; `states` [D, L, H], the
+    drafter's hidden state for each of these output tokens, zeros for the others, by depth in the draft (D = 1: the same
+    at every depth).
     """
 
     prompt: TunePrompt
     output_ids: np.ndarray
     target_probs: np.ndarray
-    room: int
+    draftable: int
     states: torch.Tensor
 
 
@@ -70,6 +74,11 @@ class Trace:
     def tokens(self) -> int:
         return sum(len(text.output_ids) for text in self.texts)
 
+    @property
+    def lengths(self) -> list[tuple[int, int]]:
+        """Tokens of each prompt and of the output after it."""
+        return [(len(text.prompt.ids), len(text.output_ids)) for text in self.texts]
+
     def to_bytes(self, key: str) -> bytes:
         """An .npz file that says what it depends on, its `key`."""
         lengths = [len(text.output_ids) for text in self.texts]
@@ -80,7 +89,7 @@ class Trace:
             "sampling": asdict(self.sampling),
             "dtype": str(states.dtype).removeprefix("torch."),
             "prompts": [[list(text.prompt.ids), text.prompt.task, text.prompt.where] for text in self.texts],
-            "rooms": [text.room for text in self.texts],
+            "draftable": [text.draftable for text in self.texts],
             "seconds": [self.target_seconds, self.drafter_seconds],
         }
         buffer = io.BytesIO()
@@ -108,12 +117,12 @@ class Trace:
             ends = np.cumsum(arrays["lengths"])[:-1]
             outputs, probs = (np.split(arrays[name], ends) for name in ("output_ids", "target_probs"))
             texts = [
-                TracedText(TunePrompt(tuple(ids), task, where), output, prob, room, state)
-                for (ids, task, where), output, prob, room, state in zip(
+                TracedText(TunePrompt(tuple(ids), task, where), output, prob, draftable, state)
+                for (ids, task, where), output, prob, draftable, state in zip(
                     note["prompts"],
                     outputs,
                     probs,
-                    note["rooms"],
+                    note["draftable"],
                     states.split(arrays["lengths"].tolist(), dim=1),
                     strict=True,
                 )
@@ -179,10 +188,21 @@ def record(
     texts = []
     for number, (prompt, room, (ids, probs)) in enumerate(zip(prompts, rooms, outputs, strict=True)):
         on_progress(0.95 + 0.05 * number / len(prompts), f"The drafter reads answer {number + 1} of {len(prompts)}")
-        states = drafter_states(pair, torch.tensor(prompt.ids), torch.from_numpy(ids), settings.gamma)
-        texts.append(TracedText(prompt, ids, probs, room, states))
+        draftable = draftable_tokens(pair.drafter.max_length, len(prompt.ids), room)
+        texts.append(TracedText(prompt, ids, probs, draftable, _states(pair, prompt, ids, draftable, settings.gamma)))
     read = time.perf_counter()
     return Trace(tuple(texts), settings.sampling, answered - began, read - answered)
+
+
+def _states(pair: ModelPair, prompt: TunePrompt, output: np.ndarray, draftable: int, gamma: int) -> torch.Tensor:
+    """`TracedText.states`: the drafter reads no more than it could draft."""
+    head = pair.drafter.head
+    assert head is not None, "only a drafter with a head is traced"
+    states = torch.zeros(depths(pair, gamma), len(output), head.hidden_size, dtype=head.weight.dtype)
+    if draftable:
+        read = torch.from_numpy(output[:draftable])
+        states[:, : len(read)] = drafter_states(pair, torch.tensor(prompt.ids), read, gamma)
+    return states
 
 
 def seeded(sampling: SamplingSettings, number: int) -> SamplingSettings:
@@ -251,10 +271,9 @@ def usable_prompts(
 
 
 def _problem(pair: ModelPair, prompt: TunePrompt) -> str | None:
-    context = min(pair.target.max_length, pair.drafter.max_length)
-    if prompt.ids and len(prompt.ids) < context:
+    if prompt.ids and len(prompt.ids) < pair.target.max_length:
         return None
-    return f"The prompt is {len(prompt.ids):,} tokens long and the context holds {context:,}."
+    return f"The prompt is {len(prompt.ids):,} tokens long and the context holds {pair.target.max_length:,}."
 
 
 def _room(pair: ModelPair, prompt: TunePrompt, settings: GenerationSettings) -> int:
@@ -262,8 +281,7 @@ def _room(pair: ModelPair, prompt: TunePrompt, settings: GenerationSettings) -> 
     if problem is not None:
         where = f"{prompt.where}: " if prompt.where else ""
         raise SettingError(f"{where}{problem} Change or remove it.")
-    context = min(pair.target.max_length, pair.drafter.max_length)
-    return min(context - len(prompt.ids), settings.max_new_tokens)
+    return output_room(pair.target, prompt.ids, settings.max_new_tokens)
 
 
 def _decoded(
