@@ -22,6 +22,7 @@ from vocabtrim_core.language_model import DTYPES, LanguageModel, input_embedding
 from vocabtrim_core.model_checks import check_model, end_ids
 from vocabtrim_core.paths import is_file, reason
 from vocabtrim_core.progress import Progress
+from vocabtrim_core.lean import COVERED
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 
 _WEIGHTS = (".safetensors", ".bin", ".pt")
@@ -154,9 +155,12 @@ def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel
 
     config = model.config.get_text_config()
     generation = getattr(model.generation_config, "eos_token_id", None)
-    eos_ids = end_ids(config.eos_token_id, name) | end_ids(generation, name)
+    eos_ids = end_ids(getattr(config, "eos_token_id", None), name) | end_ids(generation, name)
     max_length = getattr(config, "max_position_embeddings", None) or sys.maxsize
-    return LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length)
+    loaded = LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length)
+    if type(body) not in COVERED:
+        loaded.engine  # noqa: B018  Whatever cannot be decoded is refused now.
+    return loaded
 
 
 def _read(folder: Path, name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, set[str]]:
