@@ -98,9 +98,7 @@ def whole(body: torch.nn.Module, ids: torch.Tensor) -> torch.Tensor:
     steps=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 8), st.booleans()), min_size=8, max_size=16),
     checked=st.booleans(),
 )
-def test_blocks_and_rewinds_leave_no_trace(
-    proof: Proof, steps: list[tuple[int, int, bool]], checked: bool
-) -> None:
+def test_blocks_and_rewinds_leave_no_trace(proof: Proof, steps: list[tuple[int, int, bool]], checked: bool) -> None:
     """Bug: a rewind one token off; sliding-window layers that have dropped what a rewind needs; positions that go on
     from before the rewind; a recurrent state that has read rejected tokens, or lost accepted ones. Blocks of right
     tokens are followed by wrong ones, which are taken back."""
@@ -146,9 +144,7 @@ def test_a_rewind_to_the_prompt_reads_no_token_again(proof: Proof, monkeypatch: 
     backbone.rewind(backbone.length - 12)
     asked = []
     monkeypatch.setattr(backbones, "body_states", lambda *args, **kw: asked.append(args[1]) or body_states(*args, **kw))
-    torch.testing.assert_close(
-        backbone.run(text()[12:13]), expected_states(proof, text())[12:13], atol=1e-4, rtol=1e-4
-    )
+    torch.testing.assert_close(backbone.run(text()[12:13]), expected_states(proof, text())[12:13], atol=1e-4, rtol=1e-4)
     assert [len(ids) for ids in asked] == [1]
 
 

@@ -9,7 +9,6 @@ import torch
 from transformers import (
     BertConfig,
     BloomConfig,
-    Gemma2Config,
     GPTNeoConfig,
     LlamaModel,
     MixtralConfig,
@@ -19,7 +18,7 @@ from transformers import (
     Qwen3NextConfig,
 )
 
-from tests.test_backbones import BASE, CONFIGS, EXPERTS, LINEAR, TREELESS, VOCAB
+from tests.test_backbones import BASE, CONFIGS, LINEAR, TREELESS, VOCAB
 from tests.toys import causal_lm
 from vocabtrim_core.backbones import RereadingBackbone, TransformersBackbone
 from vocabtrim_core.errors import ModelError
@@ -124,9 +123,7 @@ HALVES = {
     **{name: CONFIGS[name] for name in CONFIGS if not name.startswith("llama")},
     **{name: TREELESS[name] for name in TREELESS if not name.startswith("jamba")},
     "mixtral, experts": MixtralConfig(**BASE, num_local_experts=8),
-    "qwen3-next, more experts": Qwen3NextConfig(
-        **BASE, **LINEAR, num_experts=16, num_experts_per_tok=4, head_dim=8
-    ),
+    "qwen3-next, more experts": Qwen3NextConfig(**BASE, **LINEAR, num_experts=16, num_experts_per_tok=4, head_dim=8),
 }
 
 

@@ -80,8 +80,8 @@ def arrangement(
 ) -> dict[str, Any]:
     """The arguments that tell `body` where the last n tokens are and what they attend to.
 
-    `sees` bool[n, keys] says what comes before what, and `of_keys` int64[keys] the position of each key; the last n keys
-    are the tokens' own.
+    `sees` bool[n, keys] says what they attend to, and `of_keys` int64[keys] the position of each key, of which the last
+    n are the tokens' own.
     """
     positions = of_keys[-len(sees) :]
     found = {}
@@ -249,9 +249,7 @@ class TransformersBackbone:
 class RereadingBackbone:
     """A `transformers` body without a cache that can be used: every pass reads the whole text again."""
 
-    def __init__(
-        self, body: PreTrainedModel, taps: tuple[int, ...] = (), check: Check = lambda trees: None
-    ) -> None:
+    def __init__(self, body: PreTrainedModel, taps: tuple[int, ...] = (), check: Check = lambda trees: None) -> None:
         self._body = body
         self._taps = taps
         self.check = check

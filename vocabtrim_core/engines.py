@@ -39,8 +39,8 @@ class Engine(EngineNote):
             return LeanBackbone(self._runs, taps, fixed_rows)
         if fixed_rows is not None:
             raise ModelError(
-                f"A model that runs through transformers ({self.reason}) cannot compute a fixed number of rows. Compare "
-                "its texts without, in float32."
+                f"A model that runs through transformers ({self.reason}) cannot compute a fixed number of rows. "
+                "Compare its texts without, in float32."
             )
         return self._runs.new_backbone(taps)
 

@@ -20,9 +20,9 @@ from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_transformers
 from vocabtrim_core.language_model import DTYPES, LanguageModel, input_embeddings
 from vocabtrim_core.model_checks import check_model, end_ids
+from vocabtrim_core.lean import COVERED
 from vocabtrim_core.paths import is_file, reason
 from vocabtrim_core.progress import Progress
-from vocabtrim_core.lean import COVERED
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 
 _WEIGHTS = (".safetensors", ".bin", ".pt")

@@ -162,9 +162,7 @@ class Proof:
 
     # Scripts
 
-    def _chained(
-        self, new: Callable[[], Backbone], ids: torch.Tensor
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    def _chained(self, new: Callable[[], Backbone], ids: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Half of the text as a part of the whole; a prompt and single tokens, as vanilla decoding runs them; drafts of
         which tokens are rejected, as a target and as a drafter reads them."""
         expected = self._whole(ids)
