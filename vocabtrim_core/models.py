@@ -19,9 +19,10 @@ from vocabtrim_core.errors import ModelError, SettingError
 from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_transformers
 from vocabtrim_core.language_model import DTYPES, LanguageModel, input_embeddings
-from vocabtrim_core.model_checks import check_model, end_ids
+from vocabtrim_core.lean import COVERED
 from vocabtrim_core.lean import COVERED
 from vocabtrim_core.paths import is_file, reason
+from vocabtrim_core.progress import Progress
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 
@@ -95,7 +96,14 @@ def load_drafter(source: str | Path, target: LanguageModel, tokenizer: Tokenizer
         )
     if (folder / "tokenizer.json").is_file() or model.head is not target.head:
         _refuse_other_tokenizer(tokenizer, load_tokenizer(folder), target.name, model.name)
-    return IndependentModel(model)
+    return IndependentModel(_decodable(model))
+
+
+def _decodable(model: LanguageModel) -> LanguageModel:
+    """The model; ModelError now, not when it is first used, where nothing here decodes it rightly."""
+    if type(model.body) not in COVERED:
+        model.engine  # noqa: B018
+    return model
 
 
 def _check_folder(folder: Path) -> None:
@@ -121,7 +129,8 @@ def load_target(
     report(0.9, "Loading the target")
     model = load_model(source, dtype)
     tokenizer = load_tokenizer(source)
-    return replace(model, eos_ids=tuple(sorted({*model.eos_ids, *tokenizer.eos_ids}))), tokenizer
+    target = replace(model, eos_ids=tuple(sorted({*model.eos_ids, *tokenizer.eos_ids})))
+    return _decodable(target), tokenizer
 
 
 def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel | None = None) -> LanguageModel:
@@ -157,10 +166,7 @@ def load_model(source: str | Path, dtype: str = "float32", lender: LanguageModel
     generation = getattr(model.generation_config, "eos_token_id", None)
     eos_ids = end_ids(getattr(config, "eos_token_id", None), name) | end_ids(generation, name)
     max_length = getattr(config, "max_position_embeddings", None) or sys.maxsize
-    loaded = LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length)
-    if type(body) not in COVERED:
-        loaded.engine  # noqa: B018  Whatever cannot be decoded is refused now.
-    return loaded
+    return LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length)
 
 
 def _read(folder: Path, name: str, dtype: torch.dtype) -> tuple[PreTrainedModel, set[str]]:
