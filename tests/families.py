@@ -28,8 +28,8 @@ from vocabtrim_core.trees import DraftShape
 
 FAMILIES = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 VOCAB, CONTEXT, WINDOW = 64, 128, 8
-NEW_TOKENS = 18
-PROMPT_LENGTHS = (5, 9, 15)  # shorter than the windows, longer, and close to a chunk's end of recurrent layers
+NEW_TOKENS = 12
+PROMPT_LENGTHS = (5, 9, 20)  # shorter than the windows, longer, and longer than a chunk of recurrent layers
 # One for each prompt.
 CHAINS = (6, 1, 3)
 TREES = (DraftShape(2, 2, 5), DraftShape(3, 3, 8), DraftShape(4, 2, 12))

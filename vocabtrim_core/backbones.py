@@ -226,7 +226,8 @@ class TransformersBackbone:
         ]
 
     def _crop(self, length: int) -> None:
-        for layer in self._cache.layers:
+        layers: list[Any] = self._cache.layers
+        for layer in layers:
             if type(layer) in _CROPPED:
                 layer.crop(length - self._read)
         self._read = length
