@@ -13,6 +13,7 @@ from vocabtrim_core.backbones import Backbone
 from vocabtrim_core.engines import Engine, choose_engine
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
+from vocabtrim_core.lean import COVERED
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +60,16 @@ class LanguageModel:
 
     @cached_property
     def engine(self) -> Engine:
-        """What runs the body here. Chosen once, on first use: that lays out its weights and checks the logits."""
-        return choose_engine(self.body, self.head)
+        """What runs the body here. Chosen once, on first use: that lays out its weights and checks what it computes.
+
+        Raises `ModelError` for a body that nothing here decodes rightly.
+        """
+        return choose_engine(self.name, self.body, self.head)
+
+    @property
+    def pads(self) -> bool:
+        """Whether the body can run texts of several lengths as one batch, padded on the left."""
+        return type(self.body) in COVERED or self.engine.pads
 
     def new_backbone(self, taps: tuple[int, ...] = (), fixed_rows: int | None = None) -> Backbone:
         """The body with an empty cache of its own; its states hold the inputs of the layers `taps` as well."""

@@ -20,6 +20,7 @@ from vocabtrim_core.heads import RankedHead
 from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_transformers
 from vocabtrim_core.language_model import LanguageModel, input_embeddings
 from vocabtrim_core.layers import activations_of, as_float16
+from vocabtrim_core.lean import COVERED
 from vocabtrim_core.model_checks import check_model, end_ids
 from vocabtrim_core.number_format import AUTO, DTYPES, NumberFormat, number_format
 from vocabtrim_core.paths import is_file, reason
@@ -95,7 +96,14 @@ def load_drafter(source: str | Path, target: LanguageModel, tokenizer: Tokenizer
         )
     if (folder / "tokenizer.json").is_file() or model.head is not target.head:
         _refuse_other_tokenizer(tokenizer, load_tokenizer(folder), target.name, model.name)
-    return IndependentModel(model)
+    return IndependentModel(_decodable(model))
+
+
+def _decodable(model: LanguageModel) -> LanguageModel:
+    """The model; ModelError now, not when it is first used, where nothing here decodes it rightly."""
+    if type(model.body) not in COVERED:
+        model.engine  # noqa: B018
+    return model
 
 
 def _check_folder(folder: Path) -> None:
@@ -121,7 +129,8 @@ def load_target(
     report(0.9, "Loading the target")
     model = load_model(source, dtype)
     tokenizer = load_tokenizer(source)
-    return replace(model, eos_ids=tuple(sorted({*model.eos_ids, *tokenizer.eos_ids}))), tokenizer
+    target = replace(model, eos_ids=tuple(sorted({*model.eos_ids, *tokenizer.eos_ids})))
+    return _decodable(target), tokenizer
 
 
 def load_model(source: str | Path, dtype: str = AUTO, lender: LanguageModel | None = None) -> LanguageModel:
@@ -167,7 +176,7 @@ def _load(folder: Path, name: str, chosen: NumberFormat, lender: LanguageModel |
 
     config = model.config.get_text_config()
     generation = getattr(model.generation_config, "eos_token_id", None)
-    eos_ids = end_ids(config.eos_token_id, name) | end_ids(generation, name)
+    eos_ids = end_ids(getattr(config, "eos_token_id", None), name) | end_ids(generation, name)
     max_length = getattr(config, "max_position_embeddings", None) or sys.maxsize
     return LanguageModel(name, body, head, tuple(sorted(eos_ids)), max_length, chosen.note)
 

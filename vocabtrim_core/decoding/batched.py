@@ -1,6 +1,7 @@
 """Several prompts answered at once by one model, without a drafter: for text in bulk, where no cycle is looked at.
 
-Prompts are padded on the left, behind an attention mask; a sequence that has ended leaves the batch. Each sequence
+Prompts are padded on the left, behind an attention mask; a sequence that has ended leaves the batch. A model that
+padding would disturb (recurrent layers, positions of its own) answers them one after the other. Each sequence
 draws from a source of chance of its own, so what it says does not depend on which others run beside it (up to
 near-ties: a row's logits can differ in their last bits with the size of the batch).
 """
@@ -34,6 +35,10 @@ def decode_batch(
     below `vocab_size` are written: rows that pad the head beyond the tokenizer spell nothing. `chances` holds a source
     of chance for each prompt; `sampling.seed` is not used. `on_step` gets the number of tokens each step adds.
     """
+    limits = [min(max_new_tokens, model.max_length - len(prompt)) for prompt in prompts]
+    if not model.pads:
+        each = zip(prompts, chances, limits, strict=True)
+        return [_decode(model, *one, sampling, vocab_size, on_step) for one in each]
     device = model.head.weight.device
     width = max(map(len, prompts))
     ids = torch.zeros(len(prompts), width, dtype=torch.int64)  # [B, L]
@@ -43,7 +48,6 @@ def decode_batch(
         mask[row, width - len(prompt) :] = 1
     ids, mask = ids.to(device), mask.to(device)
     positions = (mask.cumsum(-1) - 1).clamp(min=0)
-    limits = [min(max_new_tokens, model.max_length - len(prompt)) for prompt in prompts]
     eos_ids = frozenset(model.eos_ids)
     answers: list[list[int]] = [[] for _ in prompts]
     running = list(range(len(prompts)))
@@ -68,6 +72,26 @@ def decode_batch(
         ids = tokens[:, None]  # [b, 1]
         mask = torch.cat([mask, mask.new_ones(len(running), 1)], dim=-1)
         positions = positions[:, -1:] + 1
+
+
+def _decode(
+    model: LanguageModel,
+    prompt: Sequence[int],
+    chance: random.Random,
+    limit: int,
+    sampling: SamplingSettings,
+    vocab_size: int,
+    on_step: Callable[[int], None],
+) -> list[int]:
+    backbone = model.new_backbone()
+    ids = torch.tensor(prompt)
+    answer: list[int] = []
+    while not answer or (answer[-1] not in model.eos_ids and len(answer) < limit):
+        hidden = backbone.run(ids)[-1:]  # [1, H]
+        ids = _next_tokens(model.head.logits(hidden, vocab_size), sampling, [chance])
+        answer.append(int(ids))
+        on_step(1)
+    return answer
 
 
 def _next_tokens(logits: torch.Tensor, sampling: SamplingSettings, chances: Sequence[random.Random]) -> torch.Tensor:

@@ -83,6 +83,7 @@ def replay(
         states = torch.empty(len(ids), 0) if kind == "independent" else pair.target.new_backbone(taps).run(ids[:-1])
         for column, k in enumerate(ks):
             drafter = pair.drafter.new_drafter(head, k)
+            drafter.check(shape)
             counts[column, :, number] = replay_text(drafter, text, states, shape, trace.sampling)
     tokens = np.array([len(text.output_ids) for text in trace.texts], dtype=np.int64)
     return [Replay(shape, k, tokens, *of_k) for k, of_k in zip(ks, counts, strict=True)]
