@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -13,10 +14,13 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlencode
 
 import pytest
 from chart_faults import FAULTS, STILL
 from playwright.sync_api import Browser, Page, expect
+from tiny_models import save_first_layer, save_tiny_llama
+from tiny_tokenizer import make_tiny_tokenizer
 
 from vocabtrim_core.embedded import embedded_target_folder
 
@@ -234,15 +238,15 @@ def test_first_request_after_a_start_may_be_any_page(server: str, page: Page) ->
 
 
 def test_every_download_in_any_order_twice_after_a_rerun_and_beside_another_tab(
-    server: str, page: Page, tmp_path: Path
+    server: str, page: Page, little: str
 ) -> None:
     """Bug: a button that saves nothing after another one was clicked, after a rerun or while the page runs, since the
     server has forgotten its file; a click that reruns the page."""
-    page.goto(f"{server}/Tune?{LITTLE}")
+    page.goto(f"{server}/Tune?{little}")
     settled(page)
     tune_a_little(page)
     other = page.context.new_page()
-    other.goto(f"{server}/Calibrate?corpus=prose")
+    other.goto(f"{server}/Calibrate?{little}")
     settled(other)
 
     def saved(where: Page, label: str, number: int = 0) -> bytes:
@@ -258,12 +262,12 @@ def test_every_download_in_any_order_twice_after_a_rerun_and_beside_another_tab(
     saved(other, "Counts", 0)
     # At once, while the rerun that another k starts is under way.
     field = page.get_by_label("k, exactly")
-    field.fill("2048")
+    field.fill("120")
     field.press("Enter")
     assert saved(page, "Report for the team") and saved(page, "Curve as CSV")
     settled(page)
     later = saved(page, "Report for the team")
-    assert b"k=2048" in later and later != report
+    assert b"k=120" in later and later != report
     assert saved(other, "Counts", 1)
 
 
@@ -276,7 +280,7 @@ def test_downloads_are_made_in_one_place(path: Path) -> None:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [(1440, 1000), (1000, 900), (390, 840)], ids=lambda size: str(size[0]))
 def test_no_text_of_a_chart_or_table_is_cut(
-    server: str, browser: Browser, size: tuple[int, int], scheme: Literal["light", "dark"]
+    server: str, browser: Browser, little: str, size: tuple[int, int], scheme: Literal["light", "dark"]
 ) -> None:
     """Bug: ticks, titles and columns that a narrow window or a long name cuts off or lays over each other."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]}, color_scheme=scheme)
@@ -284,7 +288,7 @@ def test_no_text_of_a_chart_or_table_is_cut(
     page = context.new_page()
     try:
         for path in ("", "Calibrate", "Coverage", "Trim", "Generate", "Tune"):
-            page.goto(f"{server}/{path}?{LITTLE}")
+            page.goto(f"{server}/{path}?{little}")
             settled(page)
             if path == "Generate":
                 page.get_by_role("button", name="Run", exact=True).click()
@@ -300,15 +304,28 @@ def test_no_text_of_a_chart_or_table_is_cut(
         context.close()
 
 
-LITTLE = "k=4096&gamma=2&max_new_tokens=8&repeats=1&dtype=float32"
+PROMPTS = [{"task": "qa", "prompt": "The cat"}, {"task": "code", "prompt": "A dog sat"}, {"prompt": "On the mat"}]
+
+
+@pytest.fixture(scope="module")
+def little(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A link's parameters that choose a tiny random pair and short texts."""
+    root = tmp_path_factory.mktemp("little")
+    tokenizer = make_tiny_tokenizer(root / "target")
+    make_tiny_tokenizer(root / "drafter")
+    target = save_tiny_llama(root / "target", vocab_size=tokenizer.vocab_size + 4)
+    save_first_layer(target, root / "drafter", vocab_size=tokenizer.vocab_size + 12)
+    asked = {"target": root / "target", "drafter": root / "drafter", "corpus": "chat", "k": 100, "dtype": "float32"}
+    return urlencode({**asked, "gamma": 2, "max_new_tokens": 12, "repeats": 1})
 
 
 def tune_a_little(page: Page) -> None:
-    """Press Tune for two short answers."""
-    main = page.get_by_test_id("stMain")
-    for task in ("MT", "Conv.", "RAG", "Math", "Summ."):
-        main.get_by_test_id("stButtonGroup").get_by_text(task, exact=True).click()
-        settled(page)
+    """Tune on three short prompts."""
+    lines = "".join(json.dumps(line) + "\n" for line in PROMPTS).encode()
+    file = {"name": "own.jsonl", "mimeType": "application/jsonl", "buffer": lines}
+    page.get_by_test_id("stMain").get_by_test_id("stFileUploaderDropzoneInput").set_input_files(file)  # type: ignore[arg-type]
+    expect(page.get_by_text("3 prompts of")).to_be_visible()
+    settled(page)
     page.get_by_role("button", name="Tune", exact=True).click()
     expect(page.get_by_role("button", name="Report for the team (HTML)")).to_be_visible()
     settled(page)
