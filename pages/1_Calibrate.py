@@ -28,6 +28,7 @@ from pages.components.text import answer, card, errors_shown, plain, show_error
 from vocabtrim_core import defaults, importing
 from vocabtrim_core.corpora import KINDS, MAX_FILE_BYTES, SUFFIXES, CorpusFile, ReadingOptions
 from vocabtrim_core.counting import TokenCounts
+from vocabtrim_core.counting.ledger import sentences, together
 from vocabtrim_core.errors import VocabTrimError
 from vocabtrim_core.shipped import sample_corpora
 from vocabtrim_core.zipf import rank_frequency, rarest_share
@@ -260,7 +261,7 @@ def _card(key: str, corpus: Corpus, workspace: Workspace) -> None:
         lines = "; ".join(_bad(bad.file, bad.line, bad.reason) for bad in counts.bad_records[:3])
         more = f" and {counts.bad_record_count - 3:,} more" if counts.bad_record_count > 3 else ""
         st.warning(f"{counts.bad_record_count:,} lines were skipped. {plain(lines)}{more}.", icon=":material/warning:")
-    for note in corpus.notes:
+    for note in (*sentences(together(counts.ledger)), *corpus.notes):
         st.caption(plain(note))
     with st.expander("Where it comes from"):
         files = {f"{file.name} ({file.documents:,} documents)": file.sha256 for file in counts.files[:20]}

@@ -237,7 +237,8 @@ def verdict(family: str, folder: Path) -> Verdict:
     with quiet_transformers(), torch.inference_mode():
         model = save_tiny(family, folder)
     try:
-        target, drafter = load_model(folder / "target"), IndependentModel(load_model(folder / "drafter"))
+        target = load_model(folder / "target", "float32")
+        drafter = IndependentModel(load_model(folder / "drafter", "float32"))
     except ModelError as error:
         return Verdict(family, "refused", "refused", "refused", str(error))
     except Exception as error:

@@ -61,14 +61,15 @@ def test_a_chat_that_the_template_refuses_is_an_error_with_its_reason(tokenizer:
         tokenizer.encode_chat([{"role": "robot", "content": "hello"}])
 
 
-def test_a_template_that_drops_messages_is_refused_only_where_contents_must_be_kept_apart(tmp_path: Path) -> None:
+def test_what_a_template_drops_stays_out(tmp_path: Path) -> None:
     """Bug: a content that the template leaves out is put in all the same, at the wrong place."""
     last_only = "<|im_start|>{{ messages[-1]['content'] }}<|im_end|>"
     tokenizer = make_tiny_tokenizer(tmp_path / "t", chat_template=last_only)
     messages = [*user("first"), *user("second")]
     assert tokenizer.decode(tokenizer.encode_chat(messages)) == "<|im_start|>second<|im_end|>"
-    with pytest.raises(TokenizerError, match="drops or moves a message"):
-        tokenizer.encode_chat([*user("first <|im_end|>"), *user("second")])
+    kept = tokenizer.encode_chat([*user("first <|im_end|>"), *user("second <|im_end|>")])
+    assert tokenizer.decode(kept) == "<|im_start|>second <|im_end|><|im_end|>"
+    assert [i for i in kept if i in tokenizer.control_ids] == [1, 2]
 
 
 def test_a_prompt_is_a_user_turn_or_plain_text(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -108,7 +108,8 @@ class TransformersBackbone:
     Keys and values are cropped. Whatever else a cache holds (recurrent and convolutional states, compressed keys)
     cannot be taken back, so it is copied before a pass: a rewind returns to the last copy, and the tokens since then
     are read again, ahead of the next pass. With `singly`, a cache that holds something is never given several tokens
-    at once. `check` says what the body cannot do.
+    at once; with `told`, the body is told the positions, which some families otherwise count from 0 in every pass.
+    `check` says what the body cannot do.
     """
 
     def __init__(
@@ -116,11 +117,13 @@ class TransformersBackbone:
         body: PreTrainedModel,
         taps: tuple[int, ...] = (),
         singly: bool = False,
+        told: bool = False,
         check: Check = lambda trees: None,
     ) -> None:
         self._body = body
         self._taps = taps
         self._singly = singly
+        self._told = told
         self._check = check
         self._switch = rotation_switch(body)
         self._windows = windows_of(body)
@@ -183,6 +186,8 @@ class TransformersBackbone:
         return torch.cat(states)
 
     def _pass(self, ids: torch.Tensor, **arguments: Any) -> torch.Tensor:
+        if self._told:
+            arguments.setdefault("position_ids", torch.arange(self._read, self._read + len(ids))[None])
         states = body_states(self._body, ids, self._taps, cache=self._cache, use_cache=True, **arguments)
         self._read += len(ids)
         return states

@@ -1,14 +1,15 @@
 """Tokenizers: text and chats to token ids and back, and what identifies a tokenizer.
 
 Text that people wrote may contain the characters of a control token ("<|im_end|>"). Such characters are text here,
-in corpora and in prompts: only a chat template may produce control tokens.
+in corpora and in prompts: only a chat template may produce control tokens, and an assistant's turn those that models
+write inside of a turn (see `chat_templates`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,12 +17,11 @@ from pathlib import Path
 import tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from vocabtrim_core import template_trial
+from vocabtrim_core.chat_templates import ChatTemplate, Message, Rendering
 from vocabtrim_core.errors import TokenizerError
 from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_transformers
 from vocabtrim_core.paths import is_file
 
-Message = Mapping[str, str]
 MAX_VOCAB_SIZE = 2**22
 
 
@@ -67,64 +67,43 @@ class Tokenizer:
         """Token ids of each text. Literal control-token text stays text; nothing is added at either end."""
         return [encoding.ids for encoding in self.plain.encode_batch_fast(list(texts), add_special_tokens=False)]
 
-    def encode_chat(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> list[int]:
+    @cached_property
+    def template(self) -> ChatTemplate:
+        """The chat template. What it does raises TokenizerError where there is none."""
+        eos = [str(self.plain.id_to_token(i)) for i in self.eos_ids]
+        return ChatTemplate(self.name, self._chat, self.control_texts, eos)
+
+    def encode_chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = False,
+        tools: Sequence[dict] | None = None,
+    ) -> list[int]:
         """Token ids of a chat rendered with the chat template, whose control tokens are control tokens.
 
-        Control-token text inside a message stays text. Raises `TokenizerError` where there is no template, it
-        refuses the messages, or a role holds such text.
+        Which control-token text inside a message is text `chat_templates` says. Raises `TokenizerError` where there is
+        no template, it refuses the messages, or such text cannot be told from the template's words.
         """
-        rendered = self.render_chat(messages, add_generation_prompt)
-        if any(self.holds_control_text(message["content"]) for message in messages):
-            return self._encode_around(messages, add_generation_prompt)
-        return self._control_encode(rendered)
+        return self.encode_rendering(self.template.rendering(messages, tools, add_generation_prompt))
 
-    def render_chat(self, messages: Sequence[Message], add_generation_prompt: bool = False) -> str:
-        """The chat in the template's words. Control-token text inside a message looks like the template's own.
-
-        Raises `TokenizerError` where there is no template, it refuses the messages, or a role holds such text.
-        """
-        if not self.has_chat_template:
-            raise TokenizerError(f"The tokenizer {self.name} has no chat template. Use plain text instead of a chat.")
-        if any(self.holds_control_text(message.get("role", "")) for message in messages):
-            raise TokenizerError(
-                "A role of the chat holds a control token. Use a plain role such as user or assistant."
-            )
-        template = self._chat.chat_template
-        if isinstance(template, str) and not template_trial.ends(template):
-            raise TokenizerError(
-                f"The chat template of {self.name} takes more than {template_trial.SECONDS} seconds, or makes more "
-                f"than {template_trial.CHARACTERS:,} characters, for a chat of four short messages. Use another model."
-            )
-        try:
-            rendered = self._chat.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=add_generation_prompt
-            )
-        # A template is a program of somebody else's, and fails in every way that programs do.
-        except Exception as error:
-            raise TokenizerError(
-                f"The chat template of {self.name} refuses these messages: {first_line(error)}"
-            ) from error
-        return str(rendered)
+    def encode_rendering(self, rendering: Rendering) -> list[int]:
+        """Token ids of a rendered chat or a part of one."""
+        ids: list[int] = []
+        for text, as_text in self.template.pieces(rendering):
+            ids += self.encode_texts([text])[0] if as_text else self._control_encode(text)
+        return ids
 
     def turn_ends(self, roles: Sequence[str]) -> list[int | None]:
         """For each turn of a chat with these roles, the control token that the template puts after its content.
 
         After an assistant's turn it is the token that a model ends the turn with. None where there is no such token.
-        Raises `TokenizerError` as `render_chat` does, and where the template drops or moves a turn.
+        Raises `TokenizerError` where the template refuses such a chat, and where it drops or moves a turn.
         """
-        _, *after = self._around([{"role": role, "content": ""} for role in roles], False)
+        _, *after = self.template.around([{"role": role, "content": ""} for role in roles])
+        ends = {self.id_of(text) for text in self.template.frame.ends}
         control = set(self.control_ids)
-        return [next((i for i in self._control_encode(text) if i in control), None) for text in after]
-
-    def holds_control_text(self, text: str) -> bool:
-        """Whether the characters of a control token occur in `text`."""
-        for start, controls in self._controls_by_start.items():
-            at = text.find(start)
-            while at >= 0:
-                if text.startswith(controls, at):
-                    return True
-                at = text.find(start, at + 1)
-        return False
+        first = [next((i for i in self._control_encode(text) if i in control), None) for text in after]
+        return [i if i in ends else None for i in first]
 
     def encode_prompt(self, prompt: str) -> list[int]:
         """The ids that a model should answer: one user turn where there is a chat template, else BOS and the text."""
@@ -147,43 +126,6 @@ class Tokenizer:
 
     def _control_encode(self, rendered: str) -> list[int]:
         return self.control.encode(rendered, add_special_tokens=False).ids
-
-    def _encode_around(self, messages: Sequence[Message], add_generation_prompt: bool) -> list[int]:
-        """The template's part and the contents, each encoded apart."""
-        first, *after = self._around(messages, add_generation_prompt)
-        ids = self._control_encode(first)
-        for content, text in zip(self.encode_texts([message["content"] for message in messages]), after, strict=True):
-            ids += content + self._control_encode(text)
-        return ids
-
-    def _around(self, messages: Sequence[Message], add_generation_prompt: bool) -> list[str]:
-        """What the template puts before the first content, and after each: found by rendering stand-ins for them."""
-        stand_ins = [f"\u2060{hashlib.sha256(f'{i}'.encode()).hexdigest()}\u2060" for i in range(len(messages))]
-        rendered = self.render_chat(
-            [{**message, "content": mark} for message, mark in zip(messages, stand_ins, strict=True)],
-            add_generation_prompt,
-        )
-        parts = []
-        for mark in stand_ins:
-            before, found, rendered = rendered.partition(mark)
-            if not found:
-                raise TokenizerError(
-                    f"The chat template of {self.name} drops or moves a message, so the messages cannot be kept apart "
-                    "from the template's words. Leave that message out, or the control-token text in this chat."
-                )
-            parts.append(before)
-        return [*parts, rendered]
-
-    @cached_property
-    def _controls_by_start(self) -> dict[str, tuple[str, ...]]:
-        """The control tokens by their first two characters, of which there are few kinds.
-
-        There may be hundreds; looking for each of them in every message would take longer than encoding.
-        """
-        by_start: dict[str, tuple[str, ...]] = {}
-        for text in self.control_texts:
-            by_start[text[:2]] = (*by_start.get(text[:2], ()), text)
-        return by_start
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:

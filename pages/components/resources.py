@@ -137,7 +137,7 @@ def counted(
     began = time.perf_counter()
     done = run_count(shards, tokenizer, options, holdout, "local", state_folder, on_progress, bad_records=unusable)
     seconds = time.perf_counter() - began
-    notes = sorted({shard.warning for shard in shards if shard.warning})
+    notes = [*sorted({shard.warning for shard in shards if shard.warning}), *done.notes]
     if done.resumed_shards:
         notes.append(f"{done.resumed_shards:,} of {done.shards:,} parts had been counted before.")
     return Corpus(label, done.counts, None if done.resumed_shards else seconds, tuple(notes), made_from)

@@ -49,7 +49,7 @@ def test_text_fields(name: str) -> None:
 )
 def test_chats(record: dict) -> None:
     """Bug: a common form of a chat is refused, or loses a turn."""
-    assert read_one(record) == Document(None, CHAT, 1)
+    assert read_one(record).messages == CHAT
 
 
 def test_sharegpt_roles() -> None:
@@ -73,16 +73,6 @@ def test_instruction_with_input() -> None:
     """Bug: the input of an Alpaca record is lost."""
     messages = read_one({"instruction": "Translate.", "input": "Hallo", "output": "Hello"}).messages
     assert messages == ({"role": "user", "content": "Translate.\n\nHallo"}, CHAT[1])
-
-
-def test_tool_calls_are_text() -> None:
-    """Bug: an assistant's turn that only calls a tool is refused, or what the model wrote there is not counted."""
-    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
-    record = {"messages": [CHAT[0], {"role": "assistant", "content": None, "tool_calls": [call]}]}
-    content = (read_one(record).messages or ())[1]["content"]
-    assert json.loads(content) == {"name": "weather", "arguments": {"city": "Rome"}}
-    call["function"]["arguments"] = {"city": "Rome"}  # type: ignore[index]
-    assert (read_one(record).messages or ())[1]["content"] == content
 
 
 @pytest.mark.parametrize(
@@ -114,7 +104,7 @@ def test_chosen_chats(field: str) -> None:
         ({f"f{n}": n for n in range(20)}, {}, "and 12 more"),
         ({"text": "x"}, {"field": "body"}, "no field `body`; it has `text`"),
         ({"text": "x"}, {"field": "a+b"}, "no field `a+b`"),
-        ({"text": ["x"]}, {}, "`text` is not a string"),
+        ({"text": 5}, {}, "`text` is not a string"),
         ({"messages": "not JSON"}, {}, "`messages` is not a list of messages"),
         ({"messages": "[not JSON"}, {}, "`messages` is not valid JSON"),
         ({"messages": [{"role": "user", "content": 5}]}, {}, "content of message 1 is not a string"),

@@ -85,8 +85,8 @@ def test_chats_that_the_template_refuses(tokenizer: Tokenizer) -> None:
     counts = count_files([CorpusFile("a.jsonl", f"{chat('Hi')}\n{odd}\n[]\n".encode())], tokenizer)
     assert counts.documents == 1 and counts.bad_record_count == 2
     assert [bad.line for bad in counts.bad_records] == [2, 3]
-    assert "unknown role wizard" in counts.bad_records[0].reason
-    with pytest.raises(CorpusError, match=r"a\.jsonl has no usable record.*line 1: .*unknown role wizard"):
+    assert "unknown speaker (“wizard”)" in counts.bad_records[0].reason
+    with pytest.raises(CorpusError, match=r"a\.jsonl has no usable record.*line 1: .*unknown speaker"):
         count_files([CorpusFile("a.jsonl", odd.encode())], tokenizer)
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from vocabtrim_core.commands.loading import check_out, open_tokenizer
 from vocabtrim_core.corpora import BadRecord, ReadingOptions, plan_shards
 from vocabtrim_core.counting import check_holdout, run_count
+from vocabtrim_core.counting.ledger import sentences, summary, together
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.sentences import visible
@@ -65,6 +66,8 @@ def run(arguments: Namespace, report: Progress) -> dict:
         "bad_records": counts.bad_record_count,
         "first_bad_records": [asdict(record) for record in counts.bad_records],
         "warnings": sorted({shard.warning for shard in shards if shard.warning}),
+        "reconciliation": {"together": together(counts.ledger), "files": summary(counts.ledger)},
+        "notes": list(done.notes),
         "files": [asdict(file) for file in counts.files],
         "tokenizer": {"name": counts.tokenizer_name, "fingerprint": counts.tokenizer_fingerprint},
         "out": str(arguments.out) if arguments.out else None,
@@ -88,12 +91,20 @@ def describe(result: dict) -> str:
     ]
     if len(result["files"]) > len(largest):
         lines.append(f"  and {len(result['files']) - len(largest):,} files more")
+    lines += ["", *sentences(result["reconciliation"]["together"])]
+    by_file = result["reconciliation"]["files"]
+    if len(by_file) > 1:
+        uneven = [name for name, items in by_file.items() if any(item["left_out"] for item in items.values())]
+        for name in uneven[:MAX_FILE_LINES]:
+            lines += [f"  {name}: {sentence}" for sentence in sentences(by_file[name])]
+        if len(uneven) > MAX_FILE_LINES:
+            lines.append(f"  and {len(uneven) - MAX_FILE_LINES:,} files more of which something was left out")
     if result["bad_records"]:
         lines += ["", f"Records skipped: {result['bad_records']:,}."]
         lines += [f"  {visible(BadRecord(**bad).where)}: {bad['reason']}" for bad in result["first_bad_records"]]
         if result["bad_records"] > len(result["first_bad_records"]):
             lines.append("  ...")
-    lines += [f"\nNote: {warning}" for warning in result["warnings"]]
+    lines += [f"\nNote: {warning}" for warning in [*result["warnings"], *result["notes"]]]
     if result["out"]:
         lines += ["", f"Saved to {result['out']}."]
     return "\n".join(lines)

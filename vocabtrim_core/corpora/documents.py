@@ -10,6 +10,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from vocabtrim_core.corpora.messages import Message, Note
+
 
 @dataclass(frozen=True)
 class CorpusFile:
@@ -55,15 +57,18 @@ class ReadingOptions:
 class Document(NamedTuple):
     """A text, a chat or token ids: exactly one of `text`, `messages` and `ids` is set.
 
-    `messages` are dictionaries with the strings `role` and `content`. `ids` is an integer array [n], not yet compared
+    `messages` are those of `corpora.messages`, `tools` the definitions of tools that come with them, `notes` what of
+    the record neither has. `ids` is an integer array [n], not yet compared
     with any vocabulary. `line` is the line (or row) of its shard where it starts, from 1: `Shard.bad_record` turns it
     into that of the file. A shard that is a whole file counts as the file does.
     """
 
     text: str | None
-    messages: tuple[dict[str, str], ...] | None
+    messages: tuple[Message, ...] | None
     line: int = 1
     ids: np.ndarray | None = None
+    tools: tuple[dict, ...] | None = None
+    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True, order=True)

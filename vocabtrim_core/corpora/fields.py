@@ -1,19 +1,23 @@
-"""Records (of JSON, tables, data sets) to documents: which field holds the text or chat, and what chats look like."""
+"""Records (of JSON, tables, data sets) to documents: which field holds the text or chat."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 
 import orjson
 
 from vocabtrim_core.corpora.documents import Document, ReadingOptions
 from vocabtrim_core.corpora.encodings import INVALID, normalise_newlines
+from vocabtrim_core.corpora.messages import ANSWERS, REJECTED, ROLES, Note, normalised, texts_of, tool_definitions
 
 # In the order in which they are looked for; a chat wins, as its markup is a part of what a model is served.
-CHAT_FIELDS = ("messages", "conversations", "conversation")
+CHAT_FIELDS = ("messages", "conversations", "conversation", "data")
 TEXT_FIELDS = ("text", "content", "body", "code", "document", "article", "raw_content", "markdown")
 PAIRS = (
+    ("prompt", "chosen"),
+    ("question", "chosen"),
+    ("instruction", "chosen"),
+    ("input", "preferred_output"),
     ("prompt", "response"),
     ("prompt", "completion"),
     ("instruction", "output"),
@@ -25,16 +29,18 @@ PAIRS = (
     ("problem", "solution"),
     ("input", "output"),
 )
-# What stands beside a chat: ShareGPT's system prompt, Alpaca's input to the instruction.
-_SYSTEM, _INSTRUCTION, _INPUT = "system", "instruction", "input"
-KNOWN_FIELDS = frozenset((*CHAT_FIELDS, *TEXT_FIELDS, *(name for pair in PAIRS for name in pair), _SYSTEM, _INPUT))
+# Of a pair of answers the one that was preferred is taken; where it is alone, it has the prompt in it.
+_CHOSEN = "chosen"
+_REJECTED = ("rejected", "non_preferred_output")
+# What may be beside a chat: ShareGPT's and Anthropic's system prompt, Alpaca's input to the instruction and earlier
+# turns, the tools that a model may call.
+_SYSTEM, _INSTRUCTION, _INPUT, _HISTORY = "system", "instruction", "input", "history"
+_TOOLS = ("tools", "functions")
+_BESIDE = frozenset((_SYSTEM, _INPUT, _HISTORY, _CHOSEN, *_REJECTED, *_TOOLS))
+# Requests to a server hold the chat one level deeper.
+_WRAPPERS = ("body", "request")
+KNOWN_FIELDS = frozenset((*CHAT_FIELDS, *TEXT_FIELDS, *(name for pair in PAIRS for name in pair), *_BESIDE, *_WRAPPERS))
 
-_SPEAKERS = {
-    **dict.fromkeys(("human", "user", "prompter"), "user"),
-    **dict.fromkeys(("gpt", "assistant", "model", "bot", "chatgpt", "bing", "bard", "function_call"), "assistant"),
-    "system": "system",
-    **dict.fromkeys(("tool", "function", "function_response", "observation"), "tool"),
-}
 _SHOWN_FIELDS = 8
 
 
@@ -64,13 +70,13 @@ def usable_columns(names: Iterable[str], options: ReadingOptions) -> list[str]:
     names = list(names)
     if options.field:
         wanted = {options.field, *options.field.split("+")}
-        wanted |= {name.split(".")[0] for name in wanted} | {_SYSTEM}
-        found = [name for name in names if name in wanted]
-        if not set(found) - {_SYSTEM}:
+        wanted |= {name.split(".")[0] for name in wanted}
+        if not wanted & set(names):
             raise ValueError(_no_field(options.field, names))
-        return found
+        return [name for name in names if name in wanted | _BESIDE]
     found = [name for name in names if name.lower() in KNOWN_FIELDS]
-    if _known(dict.fromkeys(found, True)) is None:
+    lower = {name.lower() for name in found}
+    if not lower & {*CHAT_FIELDS, *TEXT_FIELDS, *_WRAPPERS, _CHOSEN} and not any(lower.issuperset(p) for p in PAIRS):
         raise ValueError(_no_known_field(names))
     return found
 
@@ -81,11 +87,11 @@ def _detected(record: Mapping, line: int, options: ReadingOptions) -> Document:
         raise ValueError(_no_known_field(record))
     fields, names = known
     if len(names) == 2:
-        return _pair(fields, names[0], names[1], line, options)
+        return _pair(fields, fields[names[0]], fields[names[1]], names, line, options)
     name = names[0]
-    if name in CHAT_FIELDS:
+    if name in CHAT_FIELDS or (name == _CHOSEN and isinstance(fields[name], list)):
         return _chat(fields, fields[name], name, line, options)
-    return Document(_text(fields[name], f"`{name}`", options), None, line)
+    return Document(_text(fields[name], f"`{name}`", options), None, line, notes=_rejected(fields, []))
 
 
 def _known(record: Mapping) -> tuple[Mapping, tuple[str, ...]] | None:
@@ -93,15 +99,26 @@ def _known(record: Mapping) -> tuple[Mapping, tuple[str, ...]] | None:
     for lower in (False, True):
         fields = {str(name).lower(): value for name, value in record.items()} if lower else record
         for name in CHAT_FIELDS:
-            if fields.get(name) not in (None, ""):
+            if fields.get(name) not in (None, "") and (name != "data" or _is_dialogue(fields[name])):
                 return fields, (name,)
+        for name in _WRAPPERS:
+            inner = fields.get(name)
+            if isinstance(inner, Mapping) and any(inner.get(chat) for chat in CHAT_FIELDS):
+                return _known(inner)
         for name in TEXT_FIELDS:
             if fields.get(name) is not None:
                 return fields, (name,)
         for pair in PAIRS:
             if all(fields.get(name) is not None for name in pair):
                 return fields, pair
+        if fields.get(_CHOSEN) is not None:
+            return fields, (_CHOSEN,)
     return None
+
+
+def _is_dialogue(value: object) -> bool:
+    """Whether it is UltraChat's `data`: what two sides say in turn, as strings."""
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(said, str) for said in value)
 
 
 def _chosen(record: Mapping, line: int, options: ReadingOptions) -> Document:
@@ -109,7 +126,10 @@ def _chosen(record: Mapping, line: int, options: ReadingOptions) -> Document:
     value = _find(record, name)
     if value is None and "+" in name:
         first, _, second = name.partition("+")
-        return _pair(record, first, second, line, options)
+        asked, answered = _find(record, first), _find(record, second)
+        if asked is None or answered is None:
+            raise ValueError(_no_field(name, record))
+        return _pair(record, asked, answered, (first, second), line, options)
     if value is None:
         raise ValueError(_no_field(name, record))
     if isinstance(value, list) or name in CHAT_FIELDS:
@@ -130,21 +150,35 @@ def _find(record: Mapping, name: str) -> object:
     return value
 
 
-def _pair(record: Mapping, first: str, second: str, line: int, options: ReadingOptions) -> Document:
-    """A user's and an assistant's turn; either may be a list of messages already."""
-    asked, answered = _find(record, first), _find(record, second)
-    if asked is None or answered is None:
-        raise ValueError(_no_field(f"{first}+{second}", record))
-    turns: list[object] = []
-    for name, value, role in ((first, asked, "user"), (second, answered, "assistant")):
-        if isinstance(value, list):
-            turns += value
-            continue
-        content = _text(value, f"`{name}`", options)
-        if name == _INSTRUCTION and isinstance(given := record.get(_INPUT), str) and given.strip():
-            content += "\n\n" + given
-        turns.append({"role": role, "content": content})
-    return _chat(record, turns, f"{first}+{second}", line, options)
+def _pair(
+    record: Mapping, asked: object, answered: object, names: tuple[str, ...], line: int, options: ReadingOptions
+) -> Document:
+    """A user's and an assistant's turn; either may be a list of messages already, or an object that has one."""
+    answers = _turns(answered, f"`{names[1]}`", "assistant", options)
+    if (
+        len(answers) > 1
+        and isinstance(first := answers[0], Mapping)
+        and ROLES.get(str(first.get("role"))) != "assistant"
+    ):
+        # The answer repeats the prompt.
+        return _chat(record, answers, names[1], line, options)
+    asks = _turns(asked, f"`{names[0]}`", "user", options)
+    if names[0] == _INSTRUCTION and isinstance(given := record.get(_INPUT), str) and given.strip():
+        content = "\n\n".join(text for text in (str(asked), given) if text.strip())
+        asks = [{"role": "user", "content": content}]
+    history = record.get(_HISTORY)
+    earlier = history if isinstance(history, list) else []
+    return _chat(record, [*earlier, *asks, *answers], "+".join(names), line, options)
+
+
+def _turns(value: object, what: str, role: str, options: ReadingOptions) -> list:
+    """The turns of one side. A prompt may be empty: what follows is then what a model says unasked."""
+    if isinstance(value, Mapping):
+        inner = next((value[name] for name in CHAT_FIELDS if isinstance(value.get(name), list)), None)
+        return inner if inner is not None else [value]
+    if isinstance(value, list):
+        return value
+    return [{"role": role, "content": _text(value, what, options, may_be_blank=role == "user")}]
 
 
 def _chat(record: Mapping, turns: object, name: str, line: int, options: ReadingOptions) -> Document:
@@ -156,65 +190,31 @@ def _chat(record: Mapping, turns: object, name: str, line: int, options: Reading
             raise ValueError(f"`{name}` is not valid JSON") from None
     if not isinstance(turns, list) or not turns:
         raise ValueError(f"`{name}` is not a list of messages")
-    messages = [_message(turn, position, options) for position, turn in enumerate(turns, start=1)]
+    notes: list[Note] = []
+    messages = normalised(turns, notes)
+    preferred = record.get(_CHOSEN)
+    if preferred is not None and name in CHAT_FIELDS and messages[-1]["role"] != "assistant":
+        messages += normalised(_turns(preferred, f"`{_CHOSEN}`", "assistant", options), notes)
     system = record.get(_SYSTEM)
-    if isinstance(system, str) and system.strip() and messages[0]["role"] != "system":
-        messages.insert(0, {"role": "system", "content": _text(system, "`system`", options)})
-    if not any(message["content"].strip() for message in messages):
+    if system and messages[0]["role"] != "system":
+        messages = [*normalised([{"role": "system", "content": system}], notes), *messages]
+        if not messages[0]["content"].strip():
+            del messages[0]
+    for message in messages:
+        for key in ("content", "reasoning_content"):
+            if key in message:
+                message[key] = _text(message[key], "a message", options, may_be_blank=True)
+    if not any(message["content"].strip() or len(message) > 2 for message in messages):
         raise ValueError("no message has any text")
     if options.roles == "assistant" and not any(message["role"] == "assistant" for message in messages):
         raise ValueError("no message is the assistant's")
-    return Document(None, tuple(messages), line)
+    tools = next((tools for key in _TOOLS if (tools := tool_definitions(record.get(key)))), None)
+    return Document(None, tuple(messages), line, tools=tuple(tools) if tools else None, notes=_rejected(record, notes))
 
 
-def _message(turn: object, position: int, options: ReadingOptions) -> dict[str, str]:
-    """One message, of OpenAI's form or of ShareGPT's."""
-    if not isinstance(turn, Mapping):
-        raise ValueError(f"message {position} is not an object with `role` and `content` (or `from` and `value`)")
-    match turn:
-        case {"role": role, "content": content}:
-            role = _text(role, f"the role of message {position}", options)
-        case {"from": speaker, "value": content}:
-            role = _SPEAKERS.get(str(speaker).lower(), "")
-            if not role:
-                raise ValueError(f"message {position} is from an unknown speaker (“{str(speaker)[:40]}”)")
-        case _:
-            raise ValueError(f"message {position} is not an object with `role` and `content` (or `from` and `value`)")
-    calls = turn.get("tool_calls")
-    if not content and isinstance(calls, list) and calls:
-        content = _calls_text(calls)
-    elif isinstance(content, list):
-        content = _parts_text(content, position)
-    return {"role": role, "content": _text(content, f"the content of message {position}", options, may_be_blank=True)}
-
-
-def _parts_text(parts: list, position: int) -> str:
-    """The text of a content in parts. Pictures and sounds have no tokens of the vocabulary, so they are left out."""
-    texts = []
-    for part in parts:
-        match part:
-            case {"text": str(text)} | str(text):
-                texts.append(text)
-            case {"type": str()}:
-                pass
-            case _:
-                raise ValueError(f"the content of message {position} is not text, nor a list of parts")
-    return "".join(texts)
-
-
-def _calls_text(calls: list) -> str:
-    """Tool calls as most models write them: a line of JSON each, with a name and arguments."""
-    lines = []
-    for call in calls:
-        call = call.get("function", call) if isinstance(call, Mapping) else call
-        match call:
-            case {"name": str(name), "arguments": arguments}:
-                # OpenAI gives the arguments as text that is JSON already.
-                text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-                lines.append(f'{{"name": {json.dumps(name, ensure_ascii=False)}, "arguments": {text}}}')
-            case _:
-                lines.append(json.dumps(call, ensure_ascii=False, default=str))
-    return "\n".join(lines)
+def _rejected(record: Mapping, notes: list[Note]) -> tuple[Note, ...]:
+    """`notes`, and one for an answer that was not preferred."""
+    return (*notes, Note(ANSWERS, REJECTED)) if any(record.get(name) for name in _REJECTED) else tuple(notes)
 
 
 def _text(value: object, what: str, options: ReadingOptions, may_be_blank: bool = False) -> str:
@@ -233,7 +233,7 @@ def _text(value: object, what: str, options: ReadingOptions, may_be_blank: bool 
 def _check_unicode(document: Document) -> None:
     """ValueError for what no tokenizer can encode: JSON can spell half a surrogate pair as \\ud83d."""
     texts = [document.text] if document.text is not None else []
-    texts += [text for message in document.messages or () for text in message.values()]
+    texts += texts_of(document.messages or ())
     for text in texts:
         try:
             text.encode("utf-8")

@@ -10,6 +10,7 @@ from contextlib import closing
 from typing import TypeVar, cast
 
 from vocabtrim_core.corpora import Document
+from vocabtrim_core.corpora.messages import texts_of
 
 T = TypeVar("T")
 
@@ -104,6 +105,9 @@ def _size(document: Document) -> int:
     if document.text is not None:
         return len(document.text)
     if document.messages is not None:
-        return sum(len(message["content"]) for message in document.messages)
+        return sum(
+            len(message["content"]) if len(message) == 2 else sum(map(len, texts_of([message])))
+            for message in document.messages
+        )
     assert document.ids is not None
     return 4 * len(document.ids)

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import zipfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
@@ -16,6 +17,7 @@ import numpy as np
 
 from vocabtrim_core.corpora import BadRecord
 from vocabtrim_core.counting.files import write_atomically
+from vocabtrim_core.counting.ledger import Entry
 from vocabtrim_core.counting.split import HELD_OUT_GROUPS
 from vocabtrim_core.counting.tally import SparseHistogram, Tally
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
@@ -49,7 +51,9 @@ class TokenCounts:
     `calibration` is int64[V] with V = `vocab_size`, the tokenizer's; `held_out_groups` is int64[32, V], the held-out
     documents in groups by a hash of their content, and `held_out` the sum of the groups. `holdout` is the share of
     documents that was asked to be held out. `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`
-    skipped lines. `files` and `bad_records` are in sorted order, so that merging does not depend on order.
+    skipped lines. `ledger` are entries (see `counting.ledger`) with their numbers; counts that were saved before there
+    were ledgers have none. `files`, `bad_records` and `ledger` are in sorted order, so that merging does not depend on
+    order.
     """
 
     calibration: np.ndarray
@@ -63,6 +67,7 @@ class TokenCounts:
     holdout: float
     bad_records: tuple[BadRecord, ...] = ()
     bad_record_count: int = 0
+    ledger: tuple[tuple[Entry, int], ...] = ()
 
     @classmethod
     def of(
@@ -150,6 +155,7 @@ class TokenCounts:
             holdout=self.holdout,
             bad_records=tuple(sorted(self.bad_records + other.bad_records)[:MAX_BAD_RECORDS]),
             bad_record_count=self.bad_record_count + other.bad_record_count,
+            ledger=sorted_ledger(Counter(dict(self.ledger)) + Counter(dict(other.ledger))),
         )
 
     def to_bytes(self) -> bytes:
@@ -241,7 +247,22 @@ def _restored(arrays: dict[str, np.ndarray]) -> TokenCounts:
     restored_histogram(arrays["held_out_cells"], arrays["held_out_counts"], groups.size).add_to(groups)
     record["files"] = tuple(_typed(CountedFile(**file)) for file in record["files"])
     record["bad_records"] = tuple(_typed(BadRecord(**bad)) for bad in record["bad_records"])
+    record["ledger"] = tuple(
+        (Entry(str(file), str(item), str(outcome)), _number(number))
+        for (file, item, outcome), number in record.get("ledger", ())
+    )
     return _typed(TokenCounts(calibration=calibration, held_out_groups=groups, **record))
+
+
+def sorted_ledger(ledger: Counter[Entry]) -> tuple[tuple[Entry, int], ...]:
+    """The entries with a number, in sorted order."""
+    return tuple((entry, number) for entry, number in sorted(ledger.items()) if number)
+
+
+def _number(number: object) -> int:
+    if type(number) is not int or number < 1:
+        raise ValueError("a number of a ledger is not positive")
+    return number
 
 
 def _typed(record: Record) -> Record:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -11,9 +12,11 @@ from typing import Literal
 
 import numpy as np
 
+from vocabtrim_core.chat_templates import FIXED_DATE
 from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Shard, nothing_usable, plan_shards
 from vocabtrim_core.counting.cluster import count_on_ray
-from vocabtrim_core.counting.counts import MAX_BAD_RECORDS, CountedFile, TokenCounts
+from vocabtrim_core.counting.counts import MAX_BAD_RECORDS, CountedFile, TokenCounts, sorted_ledger
+from vocabtrim_core.counting.ledger import TURNS, Entry
 from vocabtrim_core.counting.local import Batch, Event, count_locally
 from vocabtrim_core.counting.shard_counts import Job, ShardCounts
 from vocabtrim_core.counting.split import HELD_OUT_GROUPS, check_holdout
@@ -32,13 +35,17 @@ ENGINES: tuple[Engine, ...] = ("local", "ray")
 
 @dataclass(frozen=True)
 class CountRun:
-    """Finished counts and how they came about: `counted_tokens` in this run, the rest being resumed."""
+    """Finished counts and how they came about: `counted_tokens` in this run, the rest being resumed.
+
+    `notes` are sentences on how chats were rendered.
+    """
 
     counts: TokenCounts
     counted_tokens: int
     shards: int
     resumed_shards: int
     encoder: str
+    notes: tuple[str, ...] = ()
 
 
 def count_files(
@@ -116,13 +123,24 @@ def run_count(
                 state.save(event.shard, event.counts)
             total.add(event.shard, event.counts)
             report(event.shard, event.counts.tokens, finished=True)
+    finished = total.token_counts(bad_records)
     return CountRun(
-        counts=total.token_counts(bad_records),
+        counts=finished,
         counted_tokens=total.tokens - resumed_tokens,
         shards=len(shards),
         resumed_shards=resumed,
         encoder=job.encoders.plain.name,
+        notes=_notes(finished, tokenizer),
     )
+
+
+def _notes(counts: TokenCounts, tokenizer: Tokenizer) -> tuple[str, ...]:
+    if tokenizer.template.prints_date and any(entry.item == TURNS for entry, _ in counts.ledger):
+        return (
+            f"The chat template of {tokenizer.name} prints today's date. Counts always take {FIXED_DATE:%d %B %Y}, so "
+            "that they are the same on every day.",
+        )
+    return ()
 
 
 def _events(shards: Sequence[Shard], job: Job, engine: Engine, ray_address: str | None) -> Generator[Event, None, None]:
@@ -158,6 +176,7 @@ class _Total:
         self._uploads: dict[str, str] = {}
         self._bad: list[BadRecord] = []
         self._bad_count = 0
+        self._ledger: Counter[Entry] = Counter()
         self.tokens = 0
         for shard in shards:
             self._files.setdefault(shard.file, _File()).shards_left += 1
@@ -173,6 +192,7 @@ class _Total:
             self._documents[side] += documents
         self._bad = sorted([*self._bad, *counts.bad_records])[:MAX_BAD_RECORDS]
         self._bad_count += counts.bad_record_count
+        self._ledger.update({Entry(shard.file, item, outcome): n for item, outcome, n in counts.ledger})
         self.tokens += counts.tokens
         file = self._files[shard.file]
         file.shards_left -= 1
@@ -206,6 +226,7 @@ class _Total:
             holdout=self._holdout,
             bad_records=tuple(bad),
             bad_record_count=self._bad_count + len(bad_records),
+            ledger=sorted_ledger(self._ledger),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
+from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -16,6 +17,7 @@ from vocabtrim_core.corpora import BadRecord, Document, ReadingOptions, Shard, r
 from vocabtrim_core.counting.batching import batches, read_ahead, share_out
 from vocabtrim_core.counting.counts import MAX_BAD_RECORDS, read_npz, restored_histogram
 from vocabtrim_core.counting.encoding import DocumentEncoder
+from vocabtrim_core.counting.ledger import RECORDS, Ledger, kind_of
 from vocabtrim_core.counting.split import HELD_OUT_GROUPS, content_hash, document_content
 from vocabtrim_core.counting.tally import SparseHistogram, Tally
 from vocabtrim_core.fast_tokenization import Encoders
@@ -44,7 +46,8 @@ class ShardCounts:
     """The histograms of one shard: `total` over V cells, `held_out` over 32 * V (see `Tally`).
 
     `documents` are (calibration, held-out). `content_sum` is the sum of the content hashes modulo 2**64.
-    `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`.
+    `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`. `ledger` are numbers by item and outcome,
+    ascending.
     """
 
     total: SparseHistogram
@@ -53,6 +56,7 @@ class ShardCounts:
     content_sum: int
     bad_records: tuple[BadRecord, ...]
     bad_record_count: int
+    ledger: tuple[tuple[str, str, int], ...] = ()
 
     @property
     def tokens(self) -> int:
@@ -66,6 +70,7 @@ class ShardCounts:
             "content_sum": self.content_sum,
             "bad_records": [asdict(bad) for bad in self.bad_records],
             "bad_record_count": self.bad_record_count,
+            "ledger": self.ledger,
         }
         buffer = io.BytesIO()
         np.savez(
@@ -94,6 +99,7 @@ class ShardCounts:
                 int(rest["content_sum"]),
                 tuple(BadRecord(**bad) for bad in rest["bad_records"]),
                 int(rest["bad_record_count"]),
+                tuple((str(item), str(outcome), int(number)) for item, outcome, number in rest["ledger"]),
             )
         except (KeyError, TypeError) as error:
             raise ValueError("not the counts of a shard") from error
@@ -109,14 +115,19 @@ def count_shard(
     """
     tally = Tally(job.encoders.tokenizer.vocab_size, job.holdout)
     unread, refused = _BadRecords(), _BadRecords()
+    ledger: Ledger = Counter()
     adding = threading.Lock()
 
     def count(batch: list[Document], characters: int) -> None:
         bad: list[tuple[Document, str]] = []
-        kept, flat = job.document_encoder.encode(batch, lambda document, reason: bad.append((document, reason)))
+        entries: Ledger = Counter()
+        kept, flat = job.document_encoder.encode(
+            batch, lambda document, reason: bad.append((document, reason)), entries
+        )
         hashes = np.array([content_hash(document_content(document)) for document in kept], dtype=np.uint64)
         with adding:
             tally.add(flat, hashes)
+            ledger.update(entries)
             for document, reason in bad:
                 refused.add(shard.bad_record(document.line, reason))
         if on_batch is not None:
@@ -125,6 +136,8 @@ def count_shard(
     documents = read_shard(shard, job.options, unread.add)
     with closing(read_ahead(batches(documents, job.encoders.plain.batch_characters))) as ahead:
         share_out(ahead, lambda batch: count(*batch), threads)
+    for reason, number in (unread.reasons + refused.reasons).items():
+        ledger[RECORDS, reason] += number
     return ShardCounts(
         total=SparseHistogram.of(tally.total),
         held_out=tally.held_out,
@@ -132,17 +145,20 @@ def count_shard(
         content_sum=tally.content_sum,
         bad_records=tuple(sorted(unread.records + refused.records)[:MAX_BAD_RECORDS]),
         bad_record_count=unread.count + refused.count,
+        ledger=tuple((*entry, number) for entry, number in sorted(ledger.items()) if number),
     )
 
 
 class _BadRecords:
-    """How many records were bad, and the first of them (a file may have millions)."""
+    """How many records were bad, how many for each kind of reason, and the first of them (a file may have millions)."""
 
     def __init__(self) -> None:
         self.count = 0
         self.records: list[BadRecord] = []
+        self.reasons: Counter[str] = Counter()
 
     def add(self, bad: BadRecord) -> None:
         self.count += 1
+        self.reasons[kind_of(bad.reason)] += 1
         if len(self.records) < MAX_BAD_RECORDS or bad < self.records[-1]:
             self.records = sorted([*self.records, bad])[:MAX_BAD_RECORDS]

@@ -12,6 +12,7 @@ import numpy as np
 import xxhash
 
 from vocabtrim_core.corpora import Document
+from vocabtrim_core.corpora.messages import calls_json
 from vocabtrim_core.errors import SettingError
 
 HELD_OUT_GROUPS = 32
@@ -34,9 +35,11 @@ def document_content(document: Document) -> bytes:
     if document.text is not None:
         return document.text.encode()
     if document.messages is not None:
-        return "\0".join(
-            part for message in document.messages for part in (message["role"], message["content"])
-        ).encode()
+        parts = [part for message in document.messages for part in (message["role"], message["content"])]
+        if document.tools or any(len(message) > 2 for message in document.messages):
+            rest = [{key: message[key] for key in message if key != "content"} for message in document.messages]
+            parts.append(calls_json([rest, document.tools]))
+        return "\0".join(parts).encode()
     assert document.ids is not None
     return np.asarray(document.ids, dtype="<u4").tobytes()
 

@@ -18,6 +18,9 @@ from vocabtrim_core.counting.shard_counts import Job, ShardCounts
 from vocabtrim_core.errors import CorpusError, SettingError
 from vocabtrim_core.fast_tokenization import FAST, LIBRARY, fast_version
 
+# Raised whenever the same shard gives other counts than before.
+RULES = 2
+
 
 class StateFolder:
     """A folder with one file for each finished shard, named by everything that its counts depend on.
@@ -75,7 +78,7 @@ def shard_key(shard: Shard, job: Job) -> str:
     """sha256 hex digest of all that the counts of `shard` depend on."""
     tokenizer = job.encoders.tokenizer
     parts = {
-        "format": FORMAT,
+        "format": [FORMAT, RULES],
         "content": shard.key,
         "name": [shard.name, shard.named],  # in the bad records; and whether damage is one
         "tokenizer": [tokenizer.fingerprint, tokenizer.vocab_size, tokenizer.template_digest],
