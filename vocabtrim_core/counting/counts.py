@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vocabtrim_core.corpora import BadRecord
+from vocabtrim_core.corpora import BadRecord, LeftOut
 from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.counting.split import HELD_OUT_GROUPS
 from vocabtrim_core.counting.tally import SparseHistogram, Tally
@@ -25,6 +25,7 @@ from vocabtrim_core.tokenization import MAX_VOCAB_SIZE, Tokenizer
 FORMAT = "vocabtrim token counts 2"
 MAX_BAD_RECORDS = 20
 MAX_TOKENS = 10**18  # so that sums stay in int64
+MAX_LEFT_OUT = 200
 MAX_COUNTS_BYTES = 256 * 1024 * 1024
 
 
@@ -49,7 +50,8 @@ class TokenCounts:
     `calibration` is int64[V] with V = `vocab_size`, the tokenizer's; `held_out_groups` is int64[32, V], the held-out
     documents in groups by a hash of their content, and `held_out` the sum of the groups. `holdout` is the share of
     documents that was asked to be held out. `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`
-    skipped lines. `files` and `bad_records` are in sorted order, so that merging does not depend on order.
+    skipped lines, and `left_out` the first `MAX_LEFT_OUT` of `left_out_count` files that are missing from the counts,
+    whole or in part, the serious ones first. All are in sorted order, so that merging does not depend on order.
     """
 
     calibration: np.ndarray
@@ -63,6 +65,8 @@ class TokenCounts:
     holdout: float
     bad_records: tuple[BadRecord, ...] = ()
     bad_record_count: int = 0
+    left_out: tuple[LeftOut, ...] = ()
+    left_out_count: int = 0
 
     @classmethod
     def of(
@@ -150,6 +154,8 @@ class TokenCounts:
             holdout=self.holdout,
             bad_records=tuple(sorted(self.bad_records + other.bad_records)[:MAX_BAD_RECORDS]),
             bad_record_count=self.bad_record_count + other.bad_record_count,
+            left_out=first_left_out([*self.left_out, *other.left_out]),
+            left_out_count=self.left_out_count + other.left_out_count,
         )
 
     def to_bytes(self) -> bytes:
@@ -193,7 +199,12 @@ class TokenCounts:
         return json.dumps({"format": FORMAT, **plain}, sort_keys=True, default=asdict).encode()
 
 
-Record = TypeVar("Record", CountedFile, BadRecord, TokenCounts)
+Record = TypeVar("Record", CountedFile, BadRecord, LeftOut, TokenCounts)
+
+
+def first_left_out(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
+    """Those that counts keep: the serious ones first, then by name."""
+    return tuple(sorted(left_out, key=lambda each: (not each.serious, each))[:MAX_LEFT_OUT])
 
 
 def read_npz(data: bytes, max_bytes: int) -> dict[str, np.ndarray]:
@@ -241,12 +252,13 @@ def _restored(arrays: dict[str, np.ndarray]) -> TokenCounts:
     restored_histogram(arrays["held_out_cells"], arrays["held_out_counts"], groups.size).add_to(groups)
     record["files"] = tuple(_typed(CountedFile(**file)) for file in record["files"])
     record["bad_records"] = tuple(_typed(BadRecord(**bad)) for bad in record["bad_records"])
+    record["left_out"] = tuple(_typed(LeftOut(**each)) for each in record.get("left_out", ()))
     return _typed(TokenCounts(calibration=calibration, held_out_groups=groups, **record))
 
 
 def _typed(record: Record) -> Record:
     """`record`, a dataclass, after a check of its plain fields' types; ValueError where one is of another."""
     for field in fields(record):
-        if field.type in ("str", "int", "float") and type(getattr(record, field.name)).__name__ != field.type:
+        if field.type in ("str", "int", "float", "bool") and type(getattr(record, field.name)).__name__ != field.type:
             raise ValueError(f"{field.name} is not of type {field.type}")
     return record

@@ -34,7 +34,7 @@ class DocumentEncoder:
     def encode(self, documents: Sequence[Document], refuse: Refuse) -> tuple[list[Document], FlatIds]:
         """The documents, in some order, and their token ids. What cannot be encoded goes to `refuse`, with the reason.
 
-        Raises TokenizerError for chats where there is no chat template.
+        Where there is no chat template, those are all chats.
         """
         texts = [document for document in documents if document.text is not None]
         chats = [document for document in documents if document.messages is not None]
@@ -52,7 +52,6 @@ class DocumentEncoder:
         return kept, parts[0] if len(parts) == 1 else FlatIds.joined(parts)
 
     def _whole_chats(self, chats: Sequence[Document], refuse: Refuse) -> tuple[list[Document], FlatIds]:
-        self._check_template()
         tokenizer = self._tokenizer
         whole: list[Document] = []
         rendered: list[str] = []
@@ -73,7 +72,6 @@ class DocumentEncoder:
         return [*whole, *apart], FlatIds.joined([flat, FlatIds.of(apart_ids)]) if apart else flat
 
     def _answers(self, chats: Sequence[Document], refuse: Refuse) -> tuple[list[Document], FlatIds]:
-        self._check_template()
         kept: list[Document] = []
         contents: list[str] = []
         ends: list[int] = []
@@ -107,13 +105,6 @@ class DocumentEncoder:
             else:
                 kept.append(document)
         return kept, FlatIds.of([document.ids for document in kept if document.ids is not None])
-
-    def _check_template(self) -> None:
-        if not self._tokenizer.has_chat_template:
-            raise TokenizerError(
-                f"There are chats to count, but the tokenizer {self._tokenizer.name} has no chat template to render "
-                "them with. Use the tokenizer of a chat model, or text."
-            )
 
 
 def _with_ends(flat: FlatIds, ends: np.ndarray) -> FlatIds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -18,6 +18,7 @@ from vocabtrim_core.counting.counts import MAX_BAD_RECORDS, read_npz, restored_h
 from vocabtrim_core.counting.encoding import DocumentEncoder
 from vocabtrim_core.counting.split import HELD_OUT_GROUPS, content_hash, document_content
 from vocabtrim_core.counting.tally import SparseHistogram, Tally
+from vocabtrim_core.errors import CorpusError
 from vocabtrim_core.fast_tokenization import Encoders
 
 MAX_STATE_BYTES = 1024 * 1024 * 1024
@@ -44,7 +45,9 @@ class ShardCounts:
     """The histograms of one shard: `total` over V cells, `held_out` over 32 * V (see `Tally`).
 
     `documents` are (calibration, held-out). `content_sum` is the sum of the content hashes modulo 2**64.
-    `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`.
+    `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`. `encoder` names what encoded the text.
+    `failure` is a sentence on what ended the reading too early, empty where nothing did; the counts are of what came
+    before.
     """
 
     total: SparseHistogram
@@ -53,6 +56,14 @@ class ShardCounts:
     content_sum: int
     bad_records: tuple[BadRecord, ...]
     bad_record_count: int
+    encoder: str
+    failure: str = ""
+
+    @classmethod
+    def nothing(cls, failure: str) -> ShardCounts:
+        """Those of a shard of which nothing was counted, because of `failure`."""
+        empty = SparseHistogram.of(np.zeros(0, dtype=np.int64))
+        return cls(empty, empty, (0, 0), 0, (), 0, "", failure)
 
     @property
     def tokens(self) -> int:
@@ -66,6 +77,8 @@ class ShardCounts:
             "content_sum": self.content_sum,
             "bad_records": [asdict(bad) for bad in self.bad_records],
             "bad_record_count": self.bad_record_count,
+            "encoder": self.encoder,
+            "failure": self.failure,
         }
         buffer = io.BytesIO()
         np.savez(
@@ -94,6 +107,8 @@ class ShardCounts:
                 int(rest["content_sum"]),
                 tuple(BadRecord(**bad) for bad in rest["bad_records"]),
                 int(rest["bad_record_count"]),
+                str(rest["encoder"]),
+                str(rest["failure"]),
             )
         except (KeyError, TypeError) as error:
             raise ValueError("not the counts of a shard") from error
@@ -105,7 +120,7 @@ def count_shard(
     """Count the documents of `shard` with so many threads, while one more reads the next ones.
 
     `on_batch(characters, tokens)` is called after each batch, in any of the threads; what it raises ends the count.
-    Raises CorpusError where the shard cannot be read, TokenizerError for chats where there is no chat template.
+    Where the shard cannot be read to its end, what came before is counted, and `failure` says why.
     """
     tally = Tally(job.encoders.tokenizer.vocab_size, job.holdout)
     unread, refused = _BadRecords(), _BadRecords()
@@ -122,8 +137,16 @@ def count_shard(
         if on_batch is not None:
             on_batch(characters, len(flat.ids))
 
-    documents = read_shard(shard, job.options, unread.add)
-    with closing(read_ahead(batches(documents, job.encoders.plain.batch_characters))) as ahead:
+    failure = ""
+
+    def documents() -> Iterator[Document]:
+        nonlocal failure
+        try:
+            yield from read_shard(shard, job.options, unread.add)
+        except CorpusError as error:
+            failure = str(error)
+
+    with closing(read_ahead(batches(documents(), job.encoders.plain.batch_characters))) as ahead:
         share_out(ahead, lambda batch: count(*batch), threads)
     return ShardCounts(
         total=SparseHistogram.of(tally.total),
@@ -132,6 +155,8 @@ def count_shard(
         content_sum=tally.content_sum,
         bad_records=tuple(sorted(unread.records + refused.records)[:MAX_BAD_RECORDS]),
         bad_record_count=unread.count + refused.count,
+        encoder=job.encoders.names,
+        failure=failure,
     )
 
 
