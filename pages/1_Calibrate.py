@@ -99,7 +99,7 @@ def _sources(workspace: Workspace) -> None:
 
 def _uploads(workspace: Workspace) -> None:
     uploads = st.file_uploader(
-        "Text, code, chats or tables, plain, .gz or .zst; several files at once",
+        "Text, code, chats or tables, plain, .gz, .zst, .bz2 or .xz; several files at once",
         type=[suffix.removeprefix(".") for suffix in SUFFIXES],
         accept_multiple_files=True,
         key="uploads",
@@ -261,6 +261,13 @@ def _card(key: str, corpus: Corpus, workspace: Workspace) -> None:
         lines = "; ".join(_bad(bad.file, bad.line, bad.reason) for bad in counts.bad_records[:3])
         more = f" and {counts.bad_record_count - 3:,} more" if counts.bad_record_count > 3 else ""
         st.warning(f"{counts.bad_record_count:,} lines were skipped. {plain(lines)}{more}.", icon=":material/warning:")
+    if counts.left_out:
+        shown = "; ".join(each.sentence if each.serious else each.reason for each in counts.left_out[:3])
+        more = f" And {counts.left_out_count - 3:,} more." if counts.left_out_count > 3 else ""
+        serious = counts.left_out[0].serious
+        (st.error if serious else st.info)(
+            f"Left out, whole or in part: {plain(shown)}{more}", icon=":material/warning:" if serious else None
+        )
     for note in (*sentences(together(counts.ledger)), *corpus.notes):
         st.caption(plain(note))
     with st.expander("Where it comes from"):

@@ -36,6 +36,10 @@ def auto_is_float32() -> Iterator[None]:
         yield
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--ray-corpora", type=int, default=100, help="random corpora per tokenizer counted on Ray too")
+
+
 @pytest.fixture(scope="session")
 def embedded_pair_fp32() -> ModelPair:
     """The embedded pair in fp32, its target fetched into the user's cache folder on first use."""

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
 
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet as pq
 
-COMPRESSIONS = {"": "", "gzip": ".gz", "zstd": ".zst"}
+COMPRESSIONS = {"": "", "gzip": ".gz", "zstd": ".zst", "bz2": ".bz2", "xz": ".xz"}
 RECORD_FORMATS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet", ".arrow", ".feather")
 
 
 def compressed(data: bytes, compression: str) -> bytes:
-    """`data` as gzip, as zstd, or as it is."""
+    """`data` compressed, or as it is."""
     if compression == "gzip":
         return gzip.compress(data)
+    if compression == "bz2":
+        return bz2.compress(data)
+    if compression == "xz":
+        return lzma.compress(data)
     if compression == "zstd":
         sink = pa.BufferOutputStream()
         with pa.CompressedOutputStream(sink, "zstd") as stream:

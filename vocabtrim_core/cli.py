@@ -1,7 +1,8 @@
 """The command line: `python -m vocabtrim_core count|answer|coverage|generate|compare|tune|bench`.
 
 The result goes to stdout (with `--json` as one object), progress to stderr. A user's mistake is one line on stderr and
-exit code 2. Each command is a module of `commands`, imported once the arguments are known to be well-formed.
+exit code 2. A result from which something is missing is printed and saved, with a line on stderr for each thing, and
+the exit code is 3. Each command is a module of `commands`, imported once the arguments are known to be well-formed.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ PROGRAM = "vocabtrim_core"
 PROMPTS_HELP = "one object a line with turns, prompt or messages; the first turn is used"
 TUNED = "default: what was fastest in the number format"
 USER_ERROR = 2
+INCOMPLETE = 3
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 MAX_LISTED = 64  # sizes in one option: each is measured
 BROKEN_PIPE = 141  # 128 + SIGPIPE
@@ -34,7 +36,7 @@ class Command(Protocol):
     """What a module of `commands` offers."""
 
     def run(self, arguments: argparse.Namespace, report: Progress) -> dict:
-        """Do it; the result is what `--json` prints."""
+        """Do it; the result is what `--json` prints. Its `problems` are sentences on what is missing from it."""
         ...
 
     def describe(self, result: dict) -> str:
@@ -51,11 +53,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             result = command.run(arguments, report)
         if note := result.get("number_format_note"):
             print(note, file=sys.stderr)
-        return _print(json.dumps(result, allow_nan=False) if arguments.json else command.describe(result))
+        printed = _print(json.dumps(result, allow_nan=False) if arguments.json else command.describe(result))
+        return printed or _tell(result.get("problems", []))
     except VocabTrimError as error:
         return _refuse(str(error))
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _tell(problems: Sequence[str]) -> int:
+    """Say what is missing from a result that was printed."""
+    for problem in problems:
+        _refuse(visible(problem))
+    return INCOMPLETE if problems else 0
 
 
 def _print(output: str) -> int:
@@ -133,12 +143,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
-    def command(name: str, help: str) -> argparse.ArgumentParser:
-        added = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.", allow_abbrev=False)
+    def command(name: str, help: str, epilog: str | None = None) -> argparse.ArgumentParser:
+        description = f"{help[0].upper()}{help[1:]}."
+        added = commands.add_parser(name, help=help, description=description, epilog=epilog, allow_abbrev=False)
         added.add_argument("--json", action="store_true", help="print one JSON object")
         return added
 
-    _count_arguments(command("count", "count the tokens of a corpus: files, folders and data sets of text and chats"))
+    _count_arguments(
+        command(
+            "count",
+            "count the tokens of a corpus: files, folders and data sets of text and chats",
+            "Exit codes: 0 all that was named is counted; 2 the input is invalid and nothing was counted; 3 the counts "
+            "are saved, but a file is missing from them, whole or in part (one line each on stderr).",
+        )
+    )
     _answer_arguments(command("answer", "have the target or the drafter answer prompts, as text to count"))
     _coverage_arguments(command("coverage", "show which share of a text the k most frequent tokens cover"))
     _generate_arguments(command("generate", "decode after a prompt and show every cycle"))
@@ -153,8 +171,8 @@ def _count_arguments(parser: argparse.ArgumentParser) -> None:
         "sources",
         nargs="+",
         metavar="SOURCE",
-        help="a file (text, source code, jsonl, json, csv, parquet, arrow, token ids; plain, .gz or .zst), a folder, "
-        "a glob, or hf:NAME[:CONFIG][:SPLIT] for a data set",
+        help="a file (text, source code, jsonl, json, csv, parquet, arrow, token ids; plain, .gz, .zst, .bz2 or .xz), "
+        "a folder, a glob, or hf:NAME[:CONFIG][:SPLIT] for a data set",
     )
     parser.add_argument(
         "--tokenizer",

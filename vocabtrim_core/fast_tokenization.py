@@ -139,6 +139,11 @@ class Encoders:
         """For rendered chats: control-token text is control tokens."""
         return self._get("control")
 
+    @property
+    def names(self) -> str:
+        """The libraries of the forms that were loaded."""
+        return ", ".join(sorted({encoder.name for encoder in self._loaded.values()}))
+
     def _get(self, form: Form) -> Encoder:
         with self._lock:
             if form not in self._loaded:

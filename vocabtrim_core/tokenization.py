@@ -47,6 +47,12 @@ class Tokenizer:
     control: tokenizers.Tokenizer = field(repr=False, compare=False)
     _chat: PreTrainedTokenizerBase = field(repr=False, compare=False)
 
+    def __reduce__(self) -> tuple:
+        # The library's pickles forget `encode_special_tokens`, without which the plain form is the control form.
+        plain = self.plain.to_str(), self.plain.encode_special_tokens
+        others = self.name, self.fingerprint, self.vocab_size, self.control_ids, self.eos_ids
+        return _unpickled, (others, plain, self._chat)
+
     @property
     def has_chat_template(self) -> bool:
         return bool(self._chat.chat_template)
@@ -179,6 +185,22 @@ def _size(backend: tokenizers.Tokenizer) -> int:
     return max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
+def _unpickled(
+    others: tuple[str, str, int, tuple[int, ...], tuple[int, ...]],
+    plain: tuple[str, bool],
+    chat: PreTrainedTokenizerBase,
+) -> Tokenizer:
+    # As `_wrap` takes it: without special settings, so that a pickle loses nothing of it.
+    control = chat.backend_tokenizer
+    return Tokenizer(*others, _form(*plain), control, chat)
+
+
+def _form(definition: str, encode_special_tokens: bool) -> tokenizers.Tokenizer:
+    form = tokenizers.Tokenizer.from_str(definition)
+    form.encode_special_tokens = encode_special_tokens
+    return form
+
+
 def _is_control(added_token: dict, chat_template: str) -> bool:
     """Whether an added token steers a model rather than spelling text.
 
@@ -196,8 +218,5 @@ def _is_control(added_token: dict, chat_template: str) -> bool:
 def _plain_form(definition: dict, control: frozenset[int]) -> tokenizers.Tokenizer:
     """The same tokenizer, reading control tokens' characters as text and every other added token as before."""
     added = [{**token, "special": token["id"] in control} for token in definition["added_tokens"]]
-    plain = tokenizers.Tokenizer.from_str(
-        json.dumps({**definition, "added_tokens": added, "truncation": None, "padding": None})
-    )
-    plain.encode_special_tokens = True
-    return plain
+    whole = {**definition, "added_tokens": added, "truncation": None, "padding": None}
+    return _form(json.dumps(whole), encode_special_tokens=True)

@@ -17,7 +17,7 @@ from pages.components.ranking import is_awaited, use_list
 from pages.components.resources import Corpus, counted, machine_to_itself, pair_of
 from pages.components.state import Workspace, choose_corpus, own_corpora, own_lists
 from pages.components.text import short_name
-from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Source, plan_shards
+from vocabtrim_core.corpora import CorpusFile, LeftOut, ReadingOptions, Source, plan_shards
 from vocabtrim_core.embedded import cache_root
 from vocabtrim_core.errors import CorpusError
 from vocabtrim_core.generated import AnswerSettings, author, count_answers, model_fingerprint, write_answers
@@ -43,18 +43,20 @@ def count(
 
     With `keep_parts` the parts that are finished are kept, so that a cancelled count goes on where it was.
     """
-    unusable: list[BadRecord] = []
+    left_out: list[LeftOut] = []
     report(0.0, f"{label}: looking for files")
-    shards = plan_shards(sources, options, on_bad=unusable.append)
+    shards = plan_shards(sources, options, on_left_out=left_out.append)
     identity = [workspace.tokenizer.fingerprint, holdout, astuple(options), *(shard.key for shard in shards)]
     made_from = hashlib.sha256(repr(identity).encode()).hexdigest()
-    key = next((key for key, one in own_corpora().items() if one.made_from == made_from), None)
-    if key is not None and own_corpora()[key].label != short_name(label):
-        note = f"{label} has the same content as {own_corpora()[key].label}, which is now in use."
+    # What was missing from one may be there now.
+    whole = {key: one for key, one in own_corpora().items() if not any(each.serious for each in one.counts.left_out)}
+    key = next((key for key, one in whole.items() if one.made_from == made_from), None)
+    if key is not None and whole[key].label != short_name(label):
+        note = f"{label} has the same content as {whole[key].label}, which is now in use."
         st.session_state["_notes"] = (*st.session_state.get("_notes", ()), note)
     if key is None:
         folder = cache_root() / "counting" if keep_parts else None
-        key = keep(counted(shards, workspace.tokenizer, options, holdout, label, report, folder, unusable, made_from))
+        key = keep(counted(shards, workspace.tokenizer, options, holdout, label, report, folder, left_out, made_from))
     choose_corpus(key)
 
 

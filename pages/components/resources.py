@@ -21,7 +21,7 @@ import transformers
 from pages.components.progress import cancel_button, timed_progress
 from vocabtrim_core import defaults
 from vocabtrim_core.categories import token_categories
-from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Shard, read_file
+from vocabtrim_core.corpora import CorpusFile, LeftOut, ReadingOptions, Shard, read_file
 from vocabtrim_core.counting import TokenCounts, count_files, run_count
 from vocabtrim_core.coverage import CoverageInterval, DomainMatrix, domain_matrix, mixed_coverage_interval
 from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
@@ -130,12 +130,12 @@ def counted(
     label: str,
     on_progress: Progress,
     state_folder: Path | None,
-    unusable: Sequence[BadRecord],
+    left_out: Sequence[LeftOut],
     made_from: str,
 ) -> Corpus:
     """Count, take the time, and note what is to be said about how the text was read."""
     began = time.perf_counter()
-    done = run_count(shards, tokenizer, options, holdout, "local", state_folder, on_progress, bad_records=unusable)
+    done = run_count(shards, tokenizer, options, holdout, "local", state_folder, on_progress, left_out=left_out)
     seconds = time.perf_counter() - began
     notes = [*sorted({shard.warning for shard in shards if shard.warning}), *done.notes]
     if done.resumed_shards:

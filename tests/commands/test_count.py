@@ -1,15 +1,20 @@
 """`count`: every source and option reaches the counting, and what is printed tells what was done."""
 
+import errno
 import gzip
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.tiny_tokenizer import make_tiny_tokenizer
-from vocabtrim_core.cli import main
-from vocabtrim_core.counting import TokenCounts
+from vocabtrim_core.cli import PROGRAM, main
+from vocabtrim_core.corpora import plan_shards
+from vocabtrim_core.counting import TokenCounts, run_count
+from vocabtrim_core.errors import CorpusError
 from vocabtrim_core.tokenization import Tokenizer
 
 
@@ -116,3 +121,118 @@ def test_the_text_for_people(tmp_path: Path, count, tokenizer_folder: Path, caps
     assert main(["count", str(tmp_path / "in"), "--tokenizer", str(tokenizer_folder)]) == 0
     output = capsys.readouterr().out
     assert "and 5 files more" in output and "Records skipped: 25." in output and ".jsonl:2: " in output
+
+
+# Nothing that was done is lost
+
+
+@pytest.fixture
+def no_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting itself is a failure: what is refused has to be refused before."""
+    monkeypatch.setattr("vocabtrim_core.commands.count.run_count", None)
+
+
+@pytest.mark.usefixtures("no_counting")
+def test_a_place_that_cannot_be_written_is_refused_before_the_count(tmp_path: Path, count, monkeypatch) -> None:
+    """Bug: a folder, a full disk or one that may not be written to is told after hours, counts lost."""
+    corpus = write(tmp_path / "a.jsonl", {"text": "The cat"})
+    (tmp_path / "folder.npz").mkdir()
+    assert "Is a directory" in count(corpus, "--out", tmp_path / "folder.npz", code=2)
+    assert "too long" in count(corpus, "--out", tmp_path / ("n" * 300 + ".npz"), code=2)
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert "No space left" in count(corpus, "--out", tmp_path / "counts.npz", code=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "folder.npz"}
+
+
+def test_a_name_as_long_as_names_can_be(tmp_path: Path, count) -> None:
+    """Bug: the temporary file's name is longer than the legal one that was asked for."""
+    out = tmp_path / ("n" * 251 + ".npz")
+    assert count(write(tmp_path / "a.jsonl", {"text": "The cat"}), "--out", out)["out"] == str(out)
+    assert TokenCounts.load(out).documents == 1
+
+
+def test_counts_that_cannot_be_saved_are_kept(
+    tmp_path: Path, tokenizer_folder: Path, tokenizer, monkeypatch, capsys
+) -> None:
+    """Bug: a disk that fills during the count loses the counts, and nothing is printed."""
+    out, save = tmp_path / "counts.npz", TokenCounts.save
+
+    def full(counts: TokenCounts, path: Path) -> None:
+        if Path(path) == out:
+            raise CorpusError(f"{path} cannot be written: No space left on device.")
+        save(counts, path)
+
+    monkeypatch.setattr(TokenCounts, "save", full)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    corpus = write(tmp_path / "a.jsonl", {"text": "The cat"})
+    result, errors = incomplete(capsys, "count", corpus, "--tokenizer", tokenizer_folder, "--out", out)
+    assert result["tokens"] > 0 and TokenCounts.load(result["out"]).tokens == result["tokens"]
+    assert len(errors) == 1 and "No space left" in errors[0] and result["out"] in errors[0]
+
+
+def incomplete(capsys: pytest.CaptureFixture[str], *command: object) -> tuple[dict, list[str]]:
+    """The printed object and the lines on stderr of a command that ends with exit code 3."""
+    assert main([*map(str, command), "--json"]) == 3
+    output = capsys.readouterr()
+    # Beside them is the progress of what takes long.
+    return json.loads(output.out), [line for line in output.err.splitlines() if line.startswith(f"{PROGRAM}: ")]
+
+
+def test_a_file_that_breaks_off_does_not_end_the_count(
+    tmp_path: Path, tokenizer_folder: Path, tokenizer, capsys
+) -> None:
+    """Bug: one damaged file ends a count of hours with nothing saved, or is missing from it with exit code 0."""
+    lines = "".join(json.dumps({"text": f"The cat {number} {number**40}"}) + "\n" for number in range(15_000))
+    write(tmp_path / "good.jsonl", {"text": "The dog"})
+    cut = gzip.compress(lines.encode())
+    (tmp_path / "cut.jsonl.gz").write_bytes(cut[: len(cut) * 3 // 4])
+    out = tmp_path / "counts.npz"
+    sources = [tmp_path / "cut.jsonl.gz", tmp_path / "good.jsonl"]
+    result, errors = incomplete(
+        capsys, "count", *sources, "--tokenizer", tokenizer_folder, "--out", out, "--resume", tmp_path / "state"
+    )
+    (left,) = result["left_out"]
+    assert left["file"] == "cut.jsonl.gz" and left["serious"] and 1_000 < left["documents"] < 15_000
+    assert len(errors) == 1 and "cut short" in errors[0] and f"{left['documents']:,} of its documents" in errors[0]
+    counts = TokenCounts.load(out)
+    assert counts.documents == result["documents"] == left["documents"] + 1 and counts.left_out[0].file == left["file"]
+    (tmp_path / "cut.jsonl.gz").write_bytes(cut)
+    assert main([*map(str, ("count", *sources, "--tokenizer", tokenizer_folder, "--resume", tmp_path / "state"))]) == 0
+    printed = capsys.readouterr().out
+    assert "15,001 documents" in printed and "1 of 2 parts had been counted before" in printed
+
+
+@pytest.mark.usefixtures("no_counting")
+def test_a_named_file_without_a_record_is_refused_before_the_count(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Bug: a mistake that a look at the files shows is told after all others were counted."""
+    (tmp_path / "bad.jsonl").write_text("oops\n" * 10)
+    counted: list[str] = []
+    shards = plan_shards([write(tmp_path / "good.jsonl", {"text": "The dog"}), tmp_path / "bad.jsonl"])
+    with pytest.raises(CorpusError, match=r"bad\.jsonl has no usable record.*line 1"):
+        run_count(shards, tokenizer, on_progress=lambda share, message: counted.append(message))
+    assert not counted
+
+
+def test_a_file_without_a_record_further_on_is_left_out(
+    tmp_path: Path, tokenizer_folder: Path, tokenizer, capsys
+) -> None:
+    """Bug: a named file of thousands of bad lines ends the count of the others after it began."""
+    (tmp_path / "bad.jsonl").write_text("oops\n" * 2_000)
+    good = write(tmp_path / "good.jsonl", {"text": "The dog"})
+    result, errors = incomplete(capsys, "count", good, tmp_path / "bad.jsonl", "--tokenizer", tokenizer_folder)
+    assert result["documents"] == 1 and len(errors) == 1 and "bad.jsonl has no usable record" in errors[0]
+    assert main(["count", str(good), str(tmp_path / "bad.jsonl"), "--tokenizer", str(tokenizer_folder)]) == 3
+    assert "Files left out, whole or in part: 1." in capsys.readouterr().out
+
+
+def test_what_a_folder_holds_beside_is_said(tmp_path: Path, count) -> None:
+    """Bug: an empty file or a picture in a folder fails a script, or is passed over without a word."""
+    write(tmp_path / "in" / "a.jsonl", {"text": "The cat"})
+    (tmp_path / "in" / "empty.txt").write_text("")
+    (tmp_path / "in" / "b.png").write_bytes(b"\x89PNG")
+    result = count(tmp_path / "in")
+    assert [Path(each["file"]).name for each in result["left_out"]] == ["in", "empty.txt"] and not result["problems"]

@@ -122,7 +122,7 @@ def test_bad_rows_are_reported_with_their_place(suffix: str) -> None:
         '[{"text": "a"}, {"text": "b"}]',
         '{"text": "a"}\n{"text": "b"}\n',
         '{"text": "a"} {"text": "b"}',
-        '{"version": 1, "tags": ["x"], "data": [{"text": "a"}, {"text": "b"}], "more": [{"text": "no"}]}',
+        '{"version": 1, "tags": ["x"], "train": [{"text": "a"}], "none": [], "test": [{"text": "b"}]}',
         '["a", "b"]',
         '[\n{"text": "a", "score": NaN, "big": 1e999},\r\n{"text": "b"}]',
         '[[], {"a": [1, [2]]}, {"text": "a"}, {"text": "b"}]',
@@ -257,7 +257,7 @@ def test_damaged_tables(data) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".json", ".csv", ".parquet", ".bin"])
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "bz2", "xz"])
 def test_bombs_are_refused(monkeypatch, suffix: str, compression: str) -> None:
     """Bug: a small file that decompresses to gigabytes is read to its end, or into memory."""
     monkeypatch.setattr(limits, "FREE_BYTES", 2**20)
@@ -306,7 +306,7 @@ def test_arrow_bombs(monkeypatch, as_stream: bool, as_dictionary: bool) -> None:
     assert pa.total_allocated_bytes() - before < 2**20
 
 
-@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+@pytest.mark.parametrize("compression", ["gzip", "zstd", "bz2", "xz"])
 def test_damaged_compression(compression: str) -> None:
     """Bug: a download that was cut counts as a whole file; a file that is not compressed at all is a traceback."""
     data = compressed("".join(f"{n} {n * n}\n" for n in range(40_000)).encode(), compression)
@@ -361,7 +361,7 @@ structured = st.text(alphabet='{}[]":, \n\rtextdata\\u0é\t0123456789.', max_siz
 @given(
     names,
     st.binary(max_size=300) | structured,
-    st.sampled_from(["", "gzip", "zstd"]),
+    st.sampled_from(list(COMPRESSIONS)),
     st.builds(
         ReadingOptions,
         field=st.sampled_from([None, "text", "a.b", "a+b", "."]),
@@ -386,3 +386,132 @@ def test_any_bytes_give_documents_or_a_corpus_error(
         if document.text is not None:
             document.text.encode("utf-8")
             assert "\r" not in document.text or options.newlines == "keep"
+
+
+# What other programs write
+
+
+def test_a_zstd_window_that_is_too_large() -> None:
+    """Bug: a file made with `zstd --long=31` is said to be damaged, and its owner fetches it again."""
+    content = b'{"text": "a"}\n'
+    window, block = bytes([(31 - 10) << 3]), (len(content) << 3 | 1).to_bytes(3, "little")
+    frame = b"\x28\xb5\x2f\xfd\x00" + window + block + content
+    message = error_of("a.jsonl.zst", frame)
+    assert "window larger than the 128 MiB" in message and "without --long" in message and "damaged" not in message
+
+
+@pytest.mark.parametrize("compression", ["gzip", "bz2", "xz"])
+def test_zero_bytes_after_compressed_data(compression: str) -> None:
+    """Bug: a file that was padded to whole blocks, as tapes and some disks do, is said to be damaged."""
+    data = compressed(b'{"text": "a"}\n', compression)
+    for padded in (data + bytes(512), data + bytes(4) + data + bytes(300_000)):
+        documents, bad = read("a.jsonl" + COMPRESSIONS[compression], padded)
+        assert set(texts_of(documents)) == {"a"} and not bad
+    assert "damaged" in error_of("a.jsonl" + COMPRESSIONS[compression], data + bytes(512) + b"junk")
+
+
+@pytest.mark.parametrize("first", ["sep=;", '"sep=;"', "SEP=;"])
+def test_the_separator_that_excel_writes(first: str) -> None:
+    """Bug: `sep=;` is taken for the names of the columns."""
+    data = f"{first}\r\nprompt;response\r\nOne, two?;Uno.\r\nTwo?\r\nThree?;Tres.".encode()
+    documents, bad = read("a.csv", data)
+    assert [document.messages[0]["content"] for document in documents if document.messages] == ["One, two?", "Three?"]
+    assert [record.line for record in bad] == [4]
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".arrow", ".feather"])
+def test_two_columns_of_one_name(suffix: str) -> None:
+    """Bug: pyarrow's own error, or one of two `text` columns counted without a word."""
+    table = pa.Table.from_arrays([pa.array(["one"]), pa.array([1]), pa.array(["two"])], ["text", "id", "text"])
+    sink = io.BytesIO()
+    if suffix == ".csv":
+        sink.write(b"text,id,text\none,1,two\n")
+    elif suffix == ".parquet":
+        pq.write_table(table, sink)
+    else:
+        new = pa.ipc.new_stream if suffix == ".arrow" else pa.ipc.new_file
+        with new(sink, table.schema) as writer:
+            writer.write_table(table)
+    assert "2 columns are called `text`" in error_of("a" + suffix, sink.getvalue())
+
+
+def test_arrays_that_are_not_read_are_said() -> None:
+    """Bug: of `{"train": [...], "more": {"test": [...]}, "extra": ["..."]}` only the first is counted, in silence."""
+    data = {
+        "train": [{"text": "a"}],
+        "test": [{"text": "b"}],
+        "more": {"dev": [{"text": "c"}]},
+        "extra": ["d"],
+        "n": {},
+    }
+    documents, bad = read("a.json", json.dumps(data).encode())
+    assert texts_of(documents) == ["a", "b"]
+    assert ["`more`" in bad[0].reason, "`extra`" in bad[1].reason, len(bad)] == [True, True, 2]
+
+
+# Work and memory are bounded before they are spent
+
+
+@pytest.mark.parametrize("row", ['"\n",' * 20_000, f'"{"x" * 600}\n",' * 200, "\n".join(['"a', *["b"] * 50_000])])
+def test_csv_rows_without_an_end(monkeypatch, row: str) -> None:
+    """Bug: a row of 80 million fields, or of 700 long ones, takes minutes and gigabytes: each line of it is short."""
+    monkeypatch.setattr(limits, "MAX_RECORD_BYTES", 2**16)
+    data = f'text,id\nfirst,1\n{row}"\nlast,2\n'.encode()
+    documents, bad = read("a.csv", data)
+    assert texts_of(documents)[0] == "first" and any("longer than" in record.reason for record in bad)
+    with pytest.raises(CorpusError, match="rows without an end"):
+        read("a.csv", f"text,id\nfirst,1\n{row * 4}".encode())
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_value_that_is_stored_once_for_many_rows(monkeypatch, suffix: str, nested: bool) -> None:
+    """Bug: a parquet file of 42 kB with a dictionary of three large texts takes gigabytes, 1,024 rows at a time."""
+    monkeypatch.setattr(limits, "FREE_BYTES", 2**25)
+    texts = pa.array(["a" * 1_500_000, "b" * 1_500_000])
+    column: pa.Array = pa.DictionaryArray.from_arrays(pa.array([0, 1] * 512, pa.int32()), texts)
+    if nested:
+        roles = pa.DictionaryArray.from_arrays(pa.array([0] * 1024, pa.int32()), pa.array(["user"]))
+        messages = pa.StructArray.from_arrays([roles, column], ["role", "content"])
+        column = pa.ListArray.from_arrays(pa.array(range(0, 1025, 2), pa.int32()), messages)
+    table = pa.table({"messages" if nested else "text": column})
+    sink = io.BytesIO()
+    if suffix == ".parquet":
+        pq.write_table(table, sink, compression="zstd")
+    else:
+        with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+            writer.write_table(table)
+    assert len(sink.getvalue()) < 100_000
+    lines: list[int] = []
+    before = pa.total_allocated_bytes()
+    documents = read_documents(CorpusFile("a" + suffix, sink.getvalue()), print)
+    with peak_memory_below(2**27), pytest.raises(CorpusError, match="decompresses to far more"):
+        lines.extend(document.line for document in documents)
+    assert 0 < len(lines) < 30 and pa.total_allocated_bytes() - before < 2**25
+
+
+def test_long_rows_among_others(monkeypatch) -> None:
+    """Bug: a row beyond the limit takes its neighbours with it, or is counted where other formats refuse it."""
+    monkeypatch.setattr(limits, "MAX_RECORD_BYTES", 1_000)
+    for suffix in (".parquet", ".arrow"):
+        data = records_file([{"text": text} for text in ("one", "x" * 2_000, "three")], suffix)
+        documents, bad = read("a" + suffix, data)
+        assert texts_of(documents) == ["one", "three"] and [record.line for record in bad] == [2]
+        assert "longer than" in bad[0].reason
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".txt"])
+def test_too_many_records_for_the_size(monkeypatch, suffix: str) -> None:
+    """Bug: millions of records that compress to nothing take minutes each of which no bound on bytes ends."""
+    monkeypatch.setattr(limits, "FREE_RECORDS", 1_000)
+    content = {".json": "[" + "0," * 99_999 + "0]", ".csv": "text\n" + "a\n" * 99_999}.get(suffix, "0\n" * 99_999)
+    message = error_of(f"a{suffix}.gz", compressed(content.encode(), "gzip"))
+    assert "decompresses to far more" in message
+
+
+def test_a_file_of_bad_records_is_given_up(monkeypatch) -> None:
+    """Bug: a file of another kind is read to its end, a report for each of its millions of lines."""
+    monkeypatch.setattr(limits, "MAX_BAD_RECORDS", 100)
+    assert "nearly all it has" in error_of("a.jsonl", b"{}\n" * 1_000)
+    documents, bad = read("a.jsonl", b'{}\n{"text": "a"}\n' * 1_000)
+    assert len(documents) == len(bad) == 1_000

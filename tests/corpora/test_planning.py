@@ -1,13 +1,15 @@
 """Which files a corpus has: folders, globs, uploads, saved data sets, each file once."""
 
+import bz2
 import json
+import lzma
 import os
 from pathlib import Path
 
 import datasets
 import pytest
 
-from vocabtrim_core.corpora import BadRecord, CorpusFile, HubDataset, Shard, plan_shards, read_shard
+from vocabtrim_core.corpora import BadRecord, CorpusFile, HubDataset, LeftOut, Shard, plan_shards, read_shard
 from vocabtrim_core.corpora.hub_datasets import parse_hub_dataset
 from vocabtrim_core.errors import CorpusError, SettingError
 
@@ -43,19 +45,51 @@ def project(tmp_path: Path) -> Path:
 
 def test_folders(project: Path) -> None:
     """Bug: hidden folders, pictures or programs are counted; an empty or binary file in a folder ends the count."""
-    bad: list[BadRecord] = []
-    shards = plan_shards([project], on_bad=bad.append)
+    (project / "linked").symlink_to(project.parent / "elsewhere")
+    (project.parent / "elsewhere").mkdir()
+    (project.parent / "elsewhere" / "c.txt").write_text("linked")
+    (project / "circle").symlink_to(project)
+    (project / "circle.txt").symlink_to(project / "circle.txt")
+    left_out: list[LeftOut] = []
+    shards = plan_shards([project], on_left_out=left_out.append)
     assert [shard.file for shard in shards] == [
         "project/a.md",
         "project/b.py",
         "project/package.json",
+        "project/linked/c.txt",
         "project/src/main.rs",
     ]
-    assert [(record.file, record.line) for record in bad] == [("project/broken.txt", 0), ("project/src/empty.py", 0)]
+    assert [each.file for each in left_out] == [
+        "project/broken.txt",
+        "project/circle.txt",
+        "project/src/empty.py",
+        str(project),
+    ]
+    assert [each.serious for each in left_out] == [False, True, False, False]
+    assert left_out[-1].reason.endswith("2 files of kinds that are not looked for there (1 .png, 1 .bin).")
     assert all(not shard.named for shard in shards)
     assert texts_of(shards[:2]) == ["# Title\n", "print(1)\n"]
     found: list[BadRecord] = []
     assert list(read_shard(shards[2], None, found.append)) == [] and "`name`" in found[0].reason
+
+
+def test_compressed_files_in_a_folder(tmp_path: Path) -> None:
+    """Bug: the .xz and .bz2 files of a folder are passed over without a word."""
+    (tmp_path / "a.txt.xz").write_bytes(lzma.compress(b"one"))
+    (tmp_path / "b.txt.bz2").write_bytes(bz2.compress(b"two"))
+    (tmp_path / "c.txt.lz4").write_bytes(b"three")
+    left_out: list[LeftOut] = []
+    assert texts_of(plan_shards([tmp_path], on_left_out=left_out.append)) == ["one", "two"]
+    assert "1 file of kinds that are not looked for there (1 .lz4)" in left_out[0].reason
+
+
+def test_an_empty_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: `count "$UNSET"` counts the current folder."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("x")
+    for name in ("", " "):
+        with pytest.raises(CorpusError, match="empty name"):
+            plan_shards([name])
 
 
 def test_globs(project: Path) -> None:
@@ -63,6 +97,7 @@ def test_globs(project: Path) -> None:
     assert files_of(f"{project}/**/*.rs") == [f"{project}/src/main.rs"]
     assert files_of(f"{project}/*.[pm][yd]") == [f"{project}/a.md", f"{project}/b.py"]
     assert files_of(f"{project}/src/*.bin") == [f"{project}/src/data.bin"]
+    assert "src/main.rs" in files_of(f"{project}/s*")
     with pytest.raises(CorpusError, match="No file matches"):
         plan_shards([f"{project}/*.csv"])
     (project / "odd[1].txt").write_text("x")
@@ -136,12 +171,11 @@ def test_damage_in_found_files_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("good")
     (tmp_path / "b.arrow").write_bytes(b"ARROW1\0\0damage")
     (tmp_path / "c.txt.gz").write_bytes(b"\x1f\x8b\x08\0")
-    bad: list[BadRecord] = []
-    shards = plan_shards([tmp_path], on_bad=bad.append)
-    assert [document.text for shard in shards for document in read_shard(shard, None, bad.append)] == ["good"]
-    assert sorted(os.path.basename(record.file) for record in bad) == ["b.arrow", "c.txt.gz"]
+    left_out: list[LeftOut] = []
+    good, damaged = plan_shards([tmp_path], on_left_out=left_out.append)
+    assert texts_of([good]) == ["good"] and [os.path.basename(each.file) for each in left_out] == ["c.txt.gz"]
     with pytest.raises(CorpusError, match=r"b\.arrow"):
-        texts_of(plan_shards([tmp_path / "b.arrow"]))
+        texts_of([damaged])
 
 
 # Data sets

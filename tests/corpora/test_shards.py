@@ -1,5 +1,6 @@
 """However a corpus is cut, its shards together give what the whole gives, with the same places in the reports."""
 
+import gzip
 import json
 import os
 import pickle
@@ -159,8 +160,40 @@ def test_changed_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"a\.jsonl was changed"):
         read_all(shards)
     path.unlink()
-    with pytest.raises(CorpusError, match=r"a\.jsonl cannot be read"):
+    with pytest.raises(CorpusError, match=r"a\.jsonl was deleted"):
         read_all(shards)
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def replace_it(path: Path) -> None:
+    other = path.with_name("other")
+    other.write_bytes(path.read_bytes()[::-1] + b"x")
+    other.replace(path)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv", ".json", ".arrow", ".parquet", ".jsonl.gz"])
+@pytest.mark.parametrize(
+    "change, words", [(truncate, "cut shorter"), (Path.unlink, "deleted"), (replace_it, "replaced")]
+)
+def test_a_change_while_a_file_is_read_is_said(tmp_path: Path, suffix: str, change, words: str) -> None:
+    """Bug: half the documents of a file that shrinks, is deleted or replaced are missing almost in silence."""
+    path = tmp_path / f"a{suffix}"
+    rows = [{"text": f"{number} " + "The cat sat. " * 200} for number in range(600)]
+    if suffix == ".txt":
+        path.write_text("\n\n".join(row["text"] for row in rows))
+    else:
+        data = records_file(rows, suffix.removesuffix(".gz"), 50)
+        path.write_bytes(gzip.compress(data) if suffix.endswith(".gz") else data)
+    (shard,) = plan_shards([path])
+    documents = read_shard(shard, None, lambda bad: None)
+    next(documents)
+    change(path)
+    with pytest.raises(CorpusError, match=words) as caught:
+        list(documents)
+    assert str(caught.value).startswith(path.name) and "\n" not in str(caught.value)
 
 
 def test_keys_tell_content_apart(tmp_path: Path) -> None:

@@ -58,6 +58,22 @@ def test_llmc_headers(magic: int, version: int, dtype: str) -> None:
     assert read("train.bin", header.tobytes() + np.array(ids, dtype).tobytes()) == (ids, [])
 
 
+@pytest.mark.parametrize("compression", ["", "gzip"])
+def test_files_that_are_not_as_their_header_says(compression: str) -> None:
+    """Bug: a download that was cut, or a second array in the file, is missing from the counts in silence."""
+    llmc = np.zeros(256, "<i4")
+    llmc[:3] = 20240520, 1, 5_000
+    ids = np.arange(5_000, dtype="<u2")
+    for name, whole in (("a.npy", npy(ids)), ("a.bin", llmc.tobytes() + ids.tobytes())):
+        for data, words in ((whole[:-2_000], "cut short"), (whole + npy(ids), "bytes after")):
+            read_ids: list[int] = []
+            file = CorpusFile(name + COMPRESSIONS[compression], compressed(data, compression))
+            with pytest.raises(CorpusError, match=words):
+                read_ids.extend(i for document in read_documents(file, print) for i in document.ids)  # type: ignore[union-attr]
+            # Where the size is known before, nothing is read; else what came before the cut is.
+            assert read_ids == (ids.tolist()[: 4_000 if words == "cut short" else 5_000] if compression else [])
+
+
 def test_chosen_dtype() -> None:
     """Bug: ids that could be either are not read as the user says."""
     data = np.array([5, 6], "<u4").tobytes()

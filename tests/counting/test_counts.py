@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tests.counting.helpers import jsonl, same
 from tests.tiny_tokenizer import make_tiny_tokenizer
-from vocabtrim_core.corpora import BadRecord
+from vocabtrim_core.corpora import BadRecord, CorpusFile, LeftOut
 from vocabtrim_core.counting import HELD_OUT_GROUPS, MAX_BAD_RECORDS, CountedFile, TokenCounts, count_files, counts
+from vocabtrim_core.counting.counts import MAX_LEFT_OUT, first_left_out
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
 from vocabtrim_core.tokenization import Tokenizer
 
@@ -31,12 +32,15 @@ def token_counts(draw) -> TokenCounts:
     groups = np.zeros((HELD_OUT_GROUPS, 4), dtype=np.int64)
     groups[draw(st.lists(st.integers(0, HELD_OUT_GROUPS - 1), max_size=3))] = draw(histogram)
     bad = draw(st.lists(st.builds(BadRecord, name, count, name), max_size=25))
+    left_out = draw(st.lists(st.builds(LeftOut, name, name, count, st.booleans()), max_size=4))
     return TokenCounts(
         calibration=draw(histogram),
         held_out_groups=groups,
         calibration_documents=draw(count),
         held_out_documents=draw(count),
         files=tuple(sorted(draw(st.lists(st.builds(CountedFile, name, name, count, count), max_size=3)))),
+        left_out=first_left_out(left_out),
+        left_out_count=len(left_out),
         tokenizer_name=draw(name),
         tokenizer_fingerprint="f",
         vocab_size=4,
@@ -166,3 +170,16 @@ def test_save_and_load_paths(tmp_path) -> None:
     with pytest.raises(CorpusError, match="cannot be written"):
         good.save(tmp_path / "folder.npz")
     assert [path.name for path in tmp_path.iterdir()] == ["folder.npz"]
+
+
+def test_what_was_left_out_is_kept(tokenizer: Tokenizer) -> None:
+    """Bug: counts that were saved, merged or loaded no longer say which files are missing from them."""
+    whole = count_files([CorpusFile("a.txt", b"The cat")], tokenizer)
+    minor = [LeftOut(f"{number:03}.txt", "empty.") for number in range(MAX_LEFT_OUT)]
+    one = replace(whole, left_out=first_left_out(minor), left_out_count=MAX_LEFT_OUT)
+    other = replace(whole, left_out=(LeftOut("z.txt", "changed.", 5, True),), left_out_count=1)
+    merged = one.merge(other)
+    assert merged.left_out == other.merge(one).left_out == (*other.left_out, *minor[:-1])
+    assert merged.left_out_count == MAX_LEFT_OUT + 1
+    assert TokenCounts.from_bytes(merged.to_bytes()).left_out == merged.left_out
+    assert merged.left_out[0].sentence == "changed. In the counts: 5 of its documents were counted."

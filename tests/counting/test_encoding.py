@@ -12,7 +12,6 @@ from tests.npm_tokenizers import npm_tokenizer_folder
 from tests.tiny_tokenizer import CONTROL_TEXTS, make_tiny_tokenizer
 from vocabtrim_core.corpora import Document
 from vocabtrim_core.counting.encoding import DocumentEncoder
-from vocabtrim_core.errors import TokenizerError
 from vocabtrim_core.fast_tokenization import Encoders, FlatIds
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 
@@ -101,8 +100,12 @@ def test_refused_chats_do_not_shift_the_others(tokenizer: Tokenizer, roles: str)
 def test_chats_need_a_template(tmp_path: Path, roles: str) -> None:
     """Bug: a traceback, or chats counted as bare text without a word."""
     plain = make_tiny_tokenizer(tmp_path / "plain", chat_template=None)
-    with pytest.raises(TokenizerError, match=r"chats to count.*no chat template"):
-        DocumentEncoder(Encoders(plain), roles).encode([chat(("assistant", "Hi"))], refuse_none, Counter())
+    refused: list[str] = []
+    text = Document("The cat", None)
+    kept, _ = DocumentEncoder(Encoders(plain), roles).encode(
+        [chat(("assistant", "Hi")), text], lambda document, reason: refused.append(reason), Counter()
+    )
+    assert kept == [text] and len(refused) == 1 and "no chat template" in refused[0]
 
 
 def test_a_template_without_turn_ends(tmp_path: Path) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from argparse import Namespace
 from dataclasses import asdict
+from pathlib import Path
 
 from vocabtrim_core.commands.loading import check_out, open_tokenizer
-from vocabtrim_core.corpora import BadRecord, ReadingOptions, plan_shards
-from vocabtrim_core.counting import check_holdout, run_count
+from vocabtrim_core.corpora import BadRecord, LeftOut, ReadingOptions, plan_shards
+from vocabtrim_core.counting import TokenCounts, check_holdout, run_count
 from vocabtrim_core.counting.ledger import sentences, summary, together
-from vocabtrim_core.errors import SettingError
+from vocabtrim_core.errors import CorpusError, SettingError
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.sentences import visible
 
@@ -30,8 +32,8 @@ def run(arguments: Namespace, report: Progress) -> dict:
         encoding=arguments.encoding,
         token_dtype=arguments.token_dtype,
     )
-    unusable: list[BadRecord] = []
-    shards = plan_shards(arguments.sources, options, on_bad=unusable.append)
+    planned: list[LeftOut] = []
+    shards = plan_shards(arguments.sources, options, on_left_out=planned.append)
     tokenizer = open_tokenizer(arguments.tokenizer, report)
     began = time.perf_counter()
     done = run_count(
@@ -43,12 +45,19 @@ def run(arguments: Namespace, report: Progress) -> dict:
         arguments.resume,
         report,
         arguments.ray_address,
-        unusable,
+        planned,
     )
     seconds = time.perf_counter() - began
     counts = done.counts
+    problems = [each.sentence for each in counts.left_out if each.serious]
+    out = None
     if arguments.out:
-        counts.save(arguments.out)
+        try:
+            counts.save(arguments.out)
+            out = arguments.out
+        except CorpusError as error:
+            out, problem = _saved_elsewhere(counts, error)
+            problems.append(problem)
     return {
         "tokens": counts.tokens,
         "documents": counts.documents,
@@ -65,13 +74,26 @@ def run(arguments: Namespace, report: Progress) -> dict:
         "held_out_documents": counts.held_out_documents,
         "bad_records": counts.bad_record_count,
         "first_bad_records": [asdict(record) for record in counts.bad_records],
+        "left_out": [asdict(each) for each in counts.left_out],
+        "left_out_files": counts.left_out_count,
+        "problems": problems,
         "warnings": sorted({shard.warning for shard in shards if shard.warning}),
         "reconciliation": {"together": together(counts.ledger), "files": summary(counts.ledger)},
         "notes": list(done.notes),
         "files": [asdict(file) for file in counts.files],
         "tokenizer": {"name": counts.tokenizer_name, "fingerprint": counts.tokenizer_fingerprint},
-        "out": str(arguments.out) if arguments.out else None,
+        "out": str(out) if out else None,
     }
+
+
+def _saved_elsewhere(counts: TokenCounts, error: CorpusError) -> tuple[Path | None, str]:
+    """Where counts are that could not be saved where they should be, and the sentence that says so."""
+    try:
+        path = Path(tempfile.mkdtemp(prefix="vocabtrim-")) / "counts.npz"
+        counts.save(path)
+    except (OSError, CorpusError):
+        return None, f"{error} There was no room elsewhere either, so the counts are printed only."
+    return path, f"{error} The counts are in {path} instead."
 
 
 def describe(result: dict) -> str:
@@ -105,6 +127,12 @@ def describe(result: dict) -> str:
         if result["bad_records"] > len(result["first_bad_records"]):
             lines.append("  ...")
     lines += [f"\nNote: {warning}" for warning in [*result["warnings"], *result["notes"]]]
+    if result["left_out"]:
+        lines += ["", f"Files left out, whole or in part: {result['left_out_files']:,}."]
+        shown = [LeftOut(**each) for each in result["left_out"][:MAX_FILE_LINES]]
+        lines += [f"  {each.sentence if each.serious else each.reason}" for each in shown]
+        if result["left_out_files"] > len(shown):
+            lines.append("  ...")
     if result["out"]:
         lines += ["", f"Saved to {result['out']}."]
     return "\n".join(lines)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from vocabtrim_core.counting import TokenCounts
+from vocabtrim_core.counting.files import check_writable
 from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
 from vocabtrim_core.errors import SettingError, TokenizerError
 from vocabtrim_core.paths import is_folder
@@ -27,6 +28,11 @@ def check_out(path: Path | None, suffix: str, what: str) -> None:
         raise SettingError(f"{what} saved as a {suffix} file; {path} has another ending.")
     if path and not is_folder(path.absolute().parent):
         raise SettingError(f"The folder of {path} does not exist. Make it first, or save elsewhere.")
+    try:
+        if path:
+            check_writable(path)
+    except OSError as error:
+        raise SettingError(f"{path} cannot be written: {error.strerror}. Save elsewhere.") from None
 
 
 def open_counts(path: Path | None) -> TokenCounts:

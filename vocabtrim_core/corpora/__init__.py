@@ -1,6 +1,15 @@
 """Corpora: files, folders, uploads and data sets, read as a stream of documents."""
 
-from vocabtrim_core.corpora.documents import BadRecord, CorpusFile, Document, HubDataset, OnBad, ReadingOptions
+from vocabtrim_core.corpora.documents import (
+    BadRecord,
+    CorpusFile,
+    Document,
+    HubDataset,
+    LeftOut,
+    OnBad,
+    OnLeftOut,
+    ReadingOptions,
+)
 from vocabtrim_core.corpora.encodings import decode_text
 from vocabtrim_core.corpora.formats import KINDS, SUFFIXES
 from vocabtrim_core.corpora.limits import MAX_FILE_BYTES
@@ -18,7 +27,9 @@ __all__ = [
     "CorpusFile",
     "Document",
     "HubDataset",
+    "LeftOut",
     "OnBad",
+    "OnLeftOut",
     "ReadingOptions",
     "Shard",
     "Source",

@@ -7,7 +7,7 @@ import struct
 import pyarrow as pa
 
 from vocabtrim_core.corpora import limits
-from vocabtrim_core.corpora.shards import DamagedError, bomb_sentence
+from vocabtrim_core.corpora.decompression import DamagedError, bomb_sentence
 
 # Places of fields in the tables of Arrow's Message.fbs.
 _HEADER_TYPE, _HEADER = 1, 2

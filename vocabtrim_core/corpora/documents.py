@@ -85,6 +85,27 @@ class BadRecord:
         return f"{self.file}:{self.line}" if self.line else self.file
 
 
+@dataclass(frozen=True, order=True)
+class LeftOut:
+    """A file that was not counted, or not to its end, and why (`reason` is a sentence that names it).
+
+    `documents` of it were counted all the same. `serious` is what a user counted on: a source that was named by itself,
+    or a file that was there and could not be read, or not to its end. The rest is what folders hold beside the text.
+    """
+
+    file: str
+    reason: str
+    documents: int = 0
+    serious: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """All of it, for people."""
+        counted = f"{self.documents:,} of its documents were counted" if self.documents else "it was left out"
+        return f"{self.reason} In the counts: {counted}."
+
+
+OnLeftOut = Callable[[LeftOut], None]
 OnBad = Callable[[BadRecord], None]
 # Takes a line (or row) of the shard that is being read, and what is wrong with it.
 Report = Callable[[int, str], None]

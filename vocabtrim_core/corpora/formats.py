@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import PurePath
 
-from vocabtrim_core.corpora.shards import Compression, Format
+from vocabtrim_core.corpora.decompression import Compression
+from vocabtrim_core.corpora.shards import Format
 
 # fmt: off
 _TEXT = (
@@ -28,7 +29,12 @@ _FORMATS: dict[str, Format] = {
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "arrow"),
     **dict.fromkeys((".bin", ".npy"), "tokens"),
 }
-_COMPRESSIONS: dict[str, Compression] = {".gz": "gzip", ".gzip": "gzip", ".zst": "zstd", ".zstd": "zstd"}
+_COMPRESSIONS: dict[str, Compression] = {
+    **dict.fromkeys((".gz", ".gzip"), "gzip"),
+    **dict.fromkeys((".zst", ".zstd"), "zstd"),
+    ".bz2": "bz2",
+    ".xz": "xz",
+}
 
 SUFFIXES = (*_FORMATS, *_COMPRESSIONS)
 # For people: one of each kind.

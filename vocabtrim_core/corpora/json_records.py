@@ -32,14 +32,14 @@ def jsonl_documents(shard: Shard, options: ReadingOptions, report: Report) -> It
 
 
 def json_documents(shard: Shard, options: ReadingOptions, report: Report) -> Iterator[Document]:
-    """The documents in an array of records, in the first array of objects of an object, or in values one after another.
+    """The documents in an array of records, in the arrays of objects of an object, or in values one after another.
 
     Records are decoded one at a time. After a place that is not JSON the rest cannot be told apart, so it is skipped.
     """
     with open_shard(shard) as reader:
         values = _Values(reader)
         try:
-            for line, record in _records(values, options):
+            for line, record in _records(values, options, report):
                 try:
                     yield parse_record(record, line, options, check_unicode=True)
                 except ValueError as error:
@@ -112,7 +112,7 @@ def _load(line: bytes) -> object:
         raise ValueError("not valid JSON (a number too long or brackets too deep)") from None
 
 
-def _records(values: _Values, options: ReadingOptions) -> Iterator[tuple[int, object]]:
+def _records(values: _Values, options: ReadingOptions, report: Report) -> Iterator[tuple[int, object]]:
     """Each record with its line, of every value of the file."""
     while (start := values.peek()) != "":
         if start == "[":
@@ -124,7 +124,7 @@ def _records(values: _Values, options: ReadingOptions) -> Iterator[tuple[int, ob
                 values.skip_value()
                 yield line, whole
             else:
-                yield from _array_of_object(values)
+                yield from _arrays_of_object(values, report)
         else:
             yield values.line, values.value()
 
@@ -149,23 +149,29 @@ def _elements(values: _Values) -> Iterator[tuple[int, object]]:
         values.expect(",")
 
 
-def _array_of_object(values: _Values) -> Iterator[tuple[int, object]]:
-    """The elements of the first array of objects in the object that comes next; all else in it is skipped."""
+def _arrays_of_object(values: _Values, report: Report) -> Iterator[tuple[int, object]]:
+    """The elements of every array of objects in the object that comes next; other arrays in it are reported."""
     values.expect("{")
-    found = False
     while values.peek() != "}":
-        if not isinstance(values.value(), str):
+        key, line = values.value(), values.line
+        if not isinstance(key, str):
             raise _NotJsonError("a key is not a string")
         values.expect(":")
         if values.peek() == "[":
-            taken = None if not found else False
-            for line, element in _elements(values):
+            taken: bool | None = None
+            for element_line, element in _elements(values):
                 if taken is None:
-                    taken = found = isinstance(element, dict)
+                    taken = isinstance(element, dict)
                 if taken:
-                    yield line, element
+                    yield element_line, element
+            if taken is False:
+                report(line, f"the array `{key[:40]}` holds no records, so it was left out")
         else:
-            values.value()
+            value = values.value()
+            if isinstance(value, dict) and _has_array(value):
+                report(
+                    line, f"the records within `{key[:40]}` were left out; only arrays of the object itself are read"
+                )
         if values.peek() == "}":
             break
         values.expect(",")

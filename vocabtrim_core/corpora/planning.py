@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -19,13 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from vocabtrim_core.corpora import limits, text
-from vocabtrim_core.corpora.documents import BadRecord, CorpusFile, HubDataset, OnBad, ReadingOptions
+from vocabtrim_core.corpora.decompression import Decompressed
+from vocabtrim_core.corpora.documents import CorpusFile, HubDataset, LeftOut, OnLeftOut, ReadingOptions
 from vocabtrim_core.corpora.encodings import SAMPLE_BYTES, check_encoding, detect_encoding, too_large
 from vocabtrim_core.corpora.formats import KINDS, format_of
 from vocabtrim_core.corpora.hub_datasets import PREFIX, open_dataset, parse_hub_dataset, pinned
-from vocabtrim_core.corpora.shards import Decompressed, Reader, Shard, open_raw
+from vocabtrim_core.corpora.shards import Reader, Shard, open_raw
 from vocabtrim_core.corpora.tables import parquet_row_groups
-from vocabtrim_core.corpora.token_files import BLOCK_TOKENS, token_layout
+from vocabtrim_core.corpora.token_files import BLOCK_TOKENS, not_as_promised, token_layout
 from vocabtrim_core.errors import CorpusError
 from vocabtrim_core.paths import expanded, is_folder
 
@@ -56,14 +58,15 @@ def plan_shards(
     sources: Sequence[Source],
     options: ReadingOptions | None = None,
     target_bytes: int | None = None,
-    on_bad: OnBad | None = None,
+    on_left_out: OnLeftOut | None = None,
 ) -> list[Shard]:
     """The shards of files, folders (all usable files in them), globs, uploads and data sets, in a stable order.
 
     A string may also name a data set ("hf:NAME:SPLIT", see `parse_hub_dataset`). A folder that `datasets.save_to_disk`
     wrote is read as such. Token files are not looked for in folders, as any program's `.bin` could be one: name them,
-    or give a glob. A path found twice is read once. A file that cannot be used is an error where it was named, and
-    reported to `on_bad` where it was found in a folder or by a glob.
+    or give a glob. Links are followed, and a path found twice is read once. A file that cannot be used is an error
+    where it was named, and reported to `on_left_out` where it was found in a folder or by a glob; so are files of other
+    kinds, together.
     Plain `.jsonl`, text and token files and plain parquet files are cut into shards of about `target_bytes` (None: of
     what suits the file, 64 MiB at most); the documents do not depend on the cuts. `Shard.key` is a sha256: for uploads
     of their content and format; for paths of the absolute path, size, time of change and the part of it (hashing
@@ -76,7 +79,7 @@ def plan_shards(
         check_encoding(options.encoding)
     shards: list[Shard] = []
     seen: set[Path] = set()
-    problems: list[BadRecord] = []
+    left_out: list[LeftOut] = []
     for source in sources:
         if isinstance(source, str) and source.startswith(PREFIX):
             source = parse_hub_dataset(source)
@@ -86,6 +89,9 @@ def plan_shards(
             shards.append(_upload_shard(source, options))
         else:
             for file in _files(source):
+                if isinstance(file, LeftOut):
+                    left_out.append(file)
+                    continue
                 if file.real in seen:
                     continue
                 seen.add(file.real)
@@ -94,44 +100,89 @@ def plan_shards(
                 except CorpusError as error:
                     if file.named:
                         raise
-                    problems.append(BadRecord(file.name, 0, str(error)))
-    for problem in problems:
-        if on_bad is not None:
-            on_bad(problem)
+                    left_out.append(LeftOut(file.name, str(error), serious=isinstance(error, _UnreadableError)))
+    for each in left_out:
+        if on_left_out is not None:
+            on_left_out(each)
     if not shards:
-        first = f" The first problem: {problems[0].reason}" if problems else ""
+        first = f" The first problem: {left_out[0].reason}" if left_out else ""
         raise CorpusError(f"There is nothing to read in what was named.{first} Choose files of these kinds: {KINDS}.")
     return _with_unique_files(shards)
 
 
-def _files(source: str | Path) -> Iterator[_File]:
-    """The files that a path or glob stands for, in a stable order."""
-    path = expanded(source)
+class _UnreadableError(CorpusError):
+    """A file that the system does not let be read, whatever is in it."""
+
+
+def _files(source: str | Path) -> Iterator[_File | LeftOut]:
+    """The files that a path or glob stands for, in a stable order, and what was passed over."""
+    if not str(source).strip():
+        raise CorpusError("An empty name names nothing to count. Name a file, a folder (. for this one) or a data set.")
     try:
+        path = expanded(source)
         if path.is_dir():
-            yield from _files_in(path)
+            yield from _files_in(path, set())
         elif path.exists() or not glob.has_magic(str(path)):
-            yield _File(path.name, path, Path(os.path.realpath(path)), named=True)
+            yield _File(path.name, path, _real(path), named=True)
         else:
-            matches = sorted(map(Path, glob.glob(str(path), recursive=True)))
-            if not matches:
-                raise CorpusError(f"No file matches {source}.")
-            for match in matches:
-                if match.is_file() and format_of(match.name)[0]:
-                    yield _File(str(match), match, Path(os.path.realpath(match)), named=False)
+            yield from _files_matching(path)
     except (OSError, ValueError) as error:
-        raise CorpusError(f"{source} cannot be read: {error}.") from None
+        raise CorpusError(f"{source} cannot be read: {str(error).rstrip('.')}.") from None
 
 
-def _files_in(folder: Path) -> Iterator[_File]:
-    """The files of known kinds in a folder and those in it. Hidden ones are left out."""
-    for root, folders, names in os.walk(folder):
+def _files_matching(pattern: Path) -> Iterator[_File | LeftOut]:
+    """The files of known kinds that a glob gives, and those in the folders that it gives."""
+    matches = sorted(map(Path, glob.glob(str(pattern), recursive=True)))
+    if not matches:
+        raise CorpusError(f"No file matches {pattern}.")
+    walked: set[str] = set()
+    others: Counter[str] = Counter()
+    for match in matches:
+        if match.is_dir():
+            yield from _files_in(match, walked)
+        elif format_of(match.name)[0]:
+            yield _File(str(match), match, _real(match), named=False)
+        else:
+            others[match.suffix.lower()] += 1
+    yield from _other_kinds(str(pattern), others)
+
+
+def _files_in(folder: Path, walked: set[str]) -> Iterator[_File | LeftOut]:
+    """The files of known kinds in a folder and those below it. Hidden ones, and folders walked before, are left out."""
+    unread: list[OSError] = []
+    others: Counter[str] = Counter()
+    for root, folders, names in os.walk(folder, followlinks=True, onerror=unread.append):
+        real = os.path.realpath(root)
+        if real in walked:
+            folders.clear()
+            continue
+        walked.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         saved = _saved_dataset_files(Path(root)) if _DATASET_STATE in names else None
         for name in sorted(names) if saved is None else saved:
-            if not name.startswith(".") and name not in _DATASET_NOTES and format_of(name)[0] not in (None, "tokens"):
-                path = Path(root, name)
-                yield _File(str(path.relative_to(folder.parent)), path, Path(os.path.realpath(path)), named=False)
+            if name.startswith(".") or name in _DATASET_NOTES:
+                continue
+            path = Path(root, name)
+            if format_of(name)[0] in (None, "tokens"):
+                others[path.suffix.lower()] += 1
+            else:
+                yield _File(os.path.relpath(path, folder.parent), path, _real(path), named=False)
+    for error in unread:
+        yield LeftOut(str(error.filename), f"{error.filename} cannot be read: {error.strerror}.", serious=True)
+    yield from _other_kinds(str(folder), others)
+
+
+def _other_kinds(place: str, endings: Counter[str]) -> Iterator[LeftOut]:
+    if endings:
+        kinds = ", ".join(f"{count:,} {ending or 'without an ending'}" for ending, count in endings.most_common(8))
+        more = ", ..." if len(endings) > 8 else ""
+        files = f"{endings.total():,} file{'s' if endings.total() > 1 else ''}"
+        yield LeftOut(place, f"{place} holds {files} of kinds that are not looked for there ({kinds}{more}).")
+
+
+def _real(path: Path) -> Path:
+    """The path behind all links. Unlike `Path.resolve`, it bears with links that lead in a circle."""
+    return Path(os.path.realpath(path))
 
 
 def _saved_dataset_files(folder: Path) -> list[str] | None:
@@ -156,13 +207,23 @@ def _file_shards(file: _File, options: ReadingOptions, target_bytes: int | None)
         if not file.path.is_file():
             raise CorpusError(f"{file.path} is not a file.")
         whole = Shard(
-            file.name, file.name, "", stat.st_size, file.path, "text", named=file.named, modified=stat.st_mtime_ns
+            name=file.name,
+            file=file.name,
+            key="",
+            bytes=stat.st_size,
+            source=file.path,
+            format="text",
+            named=file.named,
+            modified=stat.st_mtime_ns,
+            stored=stat.st_size,
         )
         shards = _cut(_recognised(whole, options), _shard_bytes(stat.st_size, target_bytes))
     except FileNotFoundError:
         raise CorpusError(f"{file.path} does not exist.") from None
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise CorpusError(f"{file.path} cannot be read: {error}.") from None
+        # What pyarrow says of damaged data is an OSError too, but none of the system's.
+        kind = _UnreadableError if isinstance(error, OSError) and error.errno else CorpusError
+        raise kind(f"{file.path} cannot be read: {str(error).rstrip('.')}.") from None
     identity = [str(file.path.absolute()), stat.st_size, stat.st_mtime_ns]
     return [replace(shard, key=_digest([*identity, shard.start, shard.stop])) for shard in shards]
 
@@ -187,8 +248,10 @@ def _recognised(shard: Shard, options: ReadingOptions) -> Shard:
         sample = _read_up_to(reader, SAMPLE_BYTES)
         whole = len(sample) < SAMPLE_BYTES
     if format_ == "tokens":
-        dtype, start = token_layout(shard.file, sample, options)
-        return replace(shard, encoding=dtype, start=start)
+        dtype, start, stop = token_layout(shard.file, sample, options)
+        if stop is not None and not compression and shard.bytes != stop:
+            raise CorpusError(not_as_promised(shard.file, shard.bytes - start, stop - start))
+        return replace(shard, encoding=dtype, start=start, stop=stop)
     if options.encoding:
         encoding, warning = check_encoding(options.encoding), ""
     else:
@@ -256,7 +319,7 @@ def _parts(shard: Shard, starts: Sequence[tuple[int, int | None]], end: int) -> 
             bytes=stop - start,
             start=start,
             # The last one reads to the end, like a file that is not cut.
-            stop=stop if number < len(starts) else None,
+            stop=stop if number < len(starts) else shard.stop,
             first_line=first_line,
         )
         for number, ((start, first_line), stop) in enumerate(zip(starts, stops, strict=True), start=1)

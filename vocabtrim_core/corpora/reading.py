@@ -8,11 +8,12 @@ from pathlib import Path
 import pyarrow as pa
 
 from vocabtrim_core.corpora import limits
+from vocabtrim_core.corpora.decompression import DamagedError, bomb_sentence
 from vocabtrim_core.corpora.documents import BadRecord, CorpusFile, Document, OnBad, ReadingOptions, Report
 from vocabtrim_core.corpora.hub_datasets import dataset_documents
 from vocabtrim_core.corpora.json_records import json_documents, jsonl_documents
 from vocabtrim_core.corpora.planning import plan_shards
-from vocabtrim_core.corpora.shards import DamagedError, Format, Shard
+from vocabtrim_core.corpora.shards import Format, Shard, check_unchanged
 from vocabtrim_core.corpora.tables import arrow_documents, csv_documents, parquet_documents
 from vocabtrim_core.corpora.text import text_documents
 from vocabtrim_core.corpora.token_files import token_documents
@@ -35,28 +36,35 @@ _READERS: dict[Format, Callable[[Shard, ReadingOptions, Report], Iterator[Docume
 def read_shard(shard: Shard, options: ReadingOptions | None, on_bad: OnBad) -> Iterator[Document]:
     """The documents of `shard`, in order, streamed: memory does not grow with the file.
 
-    A record that cannot be used goes to `on_bad` and is skipped, and so does the rest of a file that is damaged if it
-    was only found in a folder. Raises CorpusError where a file cannot be read (any more), was changed since planning,
-    is not of its format or decompresses to far too much. A shard without one usable record is no error here, as the
-    others of its file may have some: raise `nothing_usable(file, first_bad)` for a named file whose shards together
-    gave no document.
+    A record that cannot be used goes to `on_bad` and is skipped. Raises CorpusError, after the documents before it,
+    where a file cannot be read (any more), was changed since planning, is not of its format, decompresses to far too
+    much or is nearly all unusable. A shard without one usable record is no error here, as the others of its file may
+    have some: see `nothing_usable`.
     """
+    documents = bad = 0
+    most = limits.max_records(shard.stored or shard.bytes or limits.MAX_DECOMPRESSED_BYTES)
 
     def report(line: int, reason: str) -> None:
+        nonlocal bad
+        bad += 1
+        if bad > limits.MAX_BAD_RECORDS and bad > limits.MOSTLY_BAD * (bad + documents):
+            raise DamagedError(f"{shard.file} has {bad:,} unusable records, nearly all it has; the rest was not read.")
         on_bad(shard.bad_record(line, reason))
 
     try:
-        yield from _READERS[shard.format](shard, options or ReadingOptions(), report)
-    except DamagedError as error:
-        if shard.named:
+        check_unchanged(shard)
+        for document in _READERS[shard.format](shard, options or ReadingOptions(), report):
+            documents += 1
+            if documents + bad > most:
+                raise DamagedError(bomb_sentence(shard.file))
+            yield document
+        check_unchanged(shard)
+    except (DamagedError, OSError, pa.ArrowException, UnicodeError, MemoryError) as error:
+        # A file that was changed under the reader's hands looks damaged.
+        check_unchanged(shard)
+        if isinstance(error, DamagedError):
             raise
-        report(0, str(error))
-    except (OSError, pa.ArrowException, UnicodeError, MemoryError) as error:
-        sentence = f"{shard.file} cannot be read: {str(error).rstrip('.') or type(error).__name__}."
-        # What pyarrow says of damaged data is an OSError too, but none of the system's.
-        if shard.named or (isinstance(error, OSError) and error.errno):
-            raise CorpusError(sentence) from None
-        report(0, sentence)
+        raise CorpusError(f"{shard.file} cannot be read: {str(error).rstrip('.') or type(error).__name__}.") from None
 
 
 def read_documents(file: CorpusFile, on_bad: OnBad, options: ReadingOptions | None = None) -> Iterator[Document]:

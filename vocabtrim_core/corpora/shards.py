@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import codecs
 import io
-import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,12 +15,12 @@ from typing import BinaryIO, Literal, Protocol
 import pyarrow as pa
 
 from vocabtrim_core.corpora import limits
+from vocabtrim_core.corpora.decompression import Compression, DamagedError, Decompressed, bomb_sentence
 from vocabtrim_core.corpora.documents import BadRecord, CorpusFile, HubDataset
 from vocabtrim_core.corpora.encodings import MARK_INVALID
 from vocabtrim_core.errors import CorpusError
 
 Format = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "tokens", "dataset"]
-Compression = Literal["gzip", "zstd"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,8 @@ class Shard:
     many parts of a data set. `encoding` is that of text, or the dtype of tokens. `first_line` is the line of the file
     (or row, or block) where the shard starts; None where it is counted only when it is needed. `named` is False for a
     file that was only found in a folder or by a glob: without one usable record it is reported, and is no error.
-    `warning` is a sentence for the user (an encoding that was guessed), or empty.
+    `warning` is a sentence for the user (an encoding that was guessed), or empty. `modified` is the whole file's time
+    of change in nanoseconds and `stored` its size in bytes when it was planned, both 0 for what is no file.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Shard:
     named: bool = True
     warning: str = ""
     modified: int = 0
+    stored: int = 0
 
     def bad_record(self, line: int, reason: str) -> BadRecord:
         """A record of this shard that cannot be used; `line` counts from its start, as `Document.line` does."""
@@ -59,12 +60,12 @@ class Shard:
         first = self.first_line
         if first is None:
             assert isinstance(self.source, Path)
-            first = 1 + _line_ends_before(self.source, self.start, self.modified)
+            try:
+                first = 1 + _line_ends_before(self.source, self.start, self.modified)
+            except OSError:
+                # The file was deleted meanwhile, so that the line can only be told within the part.
+                return BadRecord(self.name, line, reason)
         return BadRecord(self.file, first - 1 + line if line else 0, reason)
-
-
-class DamagedError(CorpusError):
-    """A file whose content is not what its name says, or not fit to be read: reading it again would not help."""
 
 
 class Reader(Protocol):
@@ -87,14 +88,12 @@ def open_raw(source: Path | CorpusFile) -> Iterator[BinaryIO]:
 def open_shard(shard: Shard) -> Iterator[Reader]:
     """The bytes of a shard, decompressed within bounds; those of text as UTF-8.
 
-    Bytes that are not valid in another encoding come out as invalid UTF-8 too. Raises OSError, CorpusError for a file
-    that changed since planning; reading raises DamagedError where the data are damaged or decompress to too much.
+    Bytes that are not valid in another encoding come out as invalid UTF-8 too. Raises OSError; reading raises
+    DamagedError where the data are damaged or decompress to too much.
     """
     assert not isinstance(shard.source, HubDataset)
     with ExitStack() as stack:
         raw = stack.enter_context(open_raw(shard.source))
-        if isinstance(shard.source, Path):
-            check_unchanged(shard, raw)
         reader: Reader = raw
         if shard.compression:
             reader = Decompressed(raw, shard.compression, shard.file)
@@ -129,38 +128,27 @@ def open_seekable(shard: Shard) -> Iterator[pa.NativeFile]:
         elif isinstance(shard.source, CorpusFile):
             yield stack.enter_context(pa.BufferReader(shard.source.data))
         else:
-            raw = stack.enter_context(open_raw(shard.source))
-            check_unchanged(shard, raw)
             yield stack.enter_context(pa.OSFile(str(shard.source)))
 
 
-def check_unchanged(shard: Shard, raw: BinaryIO) -> None:
-    """CorpusError where an open file is not the one that was planned: lines could be lost or counted twice."""
-    if shard.modified and os.fstat(raw.fileno()).st_mtime_ns != shard.modified:
-        raise CorpusError(f"{shard.file} was changed while it was read. Count it again when it no longer changes.")
+def check_unchanged(shard: Shard) -> None:
+    """CorpusError where a file is not the one that was planned: lines could be lost or counted twice.
 
-
-class Decompressed:
-    """A gzip or zstd stream (of one or more members), bounded in size and in ratio. CorpusError where it is damaged."""
-
-    def __init__(self, raw: BinaryIO, compression: Compression, name: str) -> None:
-        self._raw = raw
-        self._name = name
-        self._produced = 0
-        self._stream = pa.CompressedInputStream(pa.PythonFile(raw, "r"), compression)
-
-    def read(self, size: int) -> bytes:
-        try:
-            data: bytes = self._stream.read(size)
-        except OSError as error:
-            if error.errno:
-                raise
-            raise DamagedError(f"{self._name} is damaged or not compressed as its name says: {error}.") from None
-        self._produced += len(data)
-        allowed = max(limits.FREE_BYTES, limits.MAX_COMPRESSION_RATIO * self._raw.tell())
-        if self._produced > min(allowed, limits.MAX_DECOMPRESSED_BYTES):
-            raise DamagedError(bomb_sentence(self._name))
-        return data
+    Called before it is opened and after it was read, so that no change in between goes unnoticed.
+    """
+    if not shard.modified or not isinstance(shard.source, Path):
+        return
+    try:
+        stat = shard.source.stat()
+    except FileNotFoundError:
+        raise CorpusError(
+            f"{shard.file} was deleted while the corpus was read, or lies where this machine cannot see it."
+        ) from None
+    if (stat.st_mtime_ns, stat.st_size) != (shard.modified, shard.stored):
+        change = "cut shorter" if stat.st_size < shard.stored else "changed or replaced"
+        raise CorpusError(
+            f"{shard.file} was {change} while the corpus was read. Count it again when it no longer changes."
+        )
 
 
 class _Limited:
@@ -223,11 +211,3 @@ def _line_ends_before(path: Path, stop: int, _modified: int) -> int:
             count += data.count(b"\n")
             stop -= len(data)
     return count
-
-
-def bomb_sentence(name: str) -> str:
-    """The sentence for a file that is not read because of what it decompresses to."""
-    return (
-        f"{name} decompresses to far more than a text of its size does, so it was not read further. Decompress it "
-        "yourself if that is meant."
-    )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from vocabtrim_core.corpora import limits
+from vocabtrim_core.corpora.decompression import DamagedError
 from vocabtrim_core.corpora.documents import Document, ReadingOptions, Report
 from vocabtrim_core.corpora.shards import Shard, open_shard
 from vocabtrim_core.errors import CorpusError
@@ -24,8 +27,11 @@ _NPY_MARK = b"\x93NUMPY"
 _OTHER_MARKS = (b"PK\x03\x04", b"\x80\x02c", b"\x80\x02}", b"GGUF", b"\x7fELF")
 
 
-def token_layout(name: str, sample: bytes, options: ReadingOptions) -> tuple[str, int]:
-    """The dtype of the ids of a file and the byte where they start, from its first bytes. CorpusError if none."""
+def token_layout(name: str, sample: bytes, options: ReadingOptions) -> tuple[str, int, int | None]:
+    """The dtype of a file's ids and the bytes where they start and end (None: with the file), from its first bytes.
+
+    CorpusError where it has none.
+    """
     if not sample:
         raise CorpusError(f"{name} is empty; choose a file with tokens in it.")
     if sample.startswith(_NPY_MARK):
@@ -33,25 +39,33 @@ def token_layout(name: str, sample: bytes, options: ReadingOptions) -> tuple[str
     if sample.startswith(_OTHER_MARKS):
         raise CorpusError(f"{name} is not a file of token ids, but a program, an archive or a model's weights.")
     if len(sample) >= _HEADER_BYTES:
-        magic, version, *_ = np.frombuffer(sample, dtype="<i4", count=3).tolist()
+        magic, version, count = np.frombuffer(sample, dtype="<i4", count=3).tolist()
         if (magic, version) in _HEADERS:
-            return _HEADERS[magic, version], _HEADER_BYTES
+            dtype = _HEADERS[magic, version]
+            return dtype, _HEADER_BYTES, _HEADER_BYTES + max(0, count) * np.dtype(dtype).itemsize
     if options.token_dtype:
-        return np.dtype(options.token_dtype).newbyteorder("<").str, 0
+        return np.dtype(options.token_dtype).newbyteorder("<").str, 0, None
     whole = sample[: len(sample) // 4 * 4]
     if len(sample) % 4 == 0 and np.frombuffer(whole, dtype="<u4").max() < _LARGEST_ID:
-        return "<u4", 0
-    return "<u2", 0
+        return "<u4", 0, None
+    return "<u2", 0, None
 
 
 def token_documents(shard: Shard, options: ReadingOptions, report: Report) -> Iterator[Document]:
-    """Blocks of `BLOCK_TOKENS` ids, so that a share of them can be held out."""
+    """Blocks of `BLOCK_TOKENS` ids, so that a share of them can be held out.
+
+    Raises DamagedError, after the blocks, where the file has fewer ids than its header says, or more.
+    """
     dtype = np.dtype(shard.encoding)
     block_bytes = BLOCK_TOKENS * dtype.itemsize
-    number = 0
-    with open_shard(shard) as reader:
+    number = read = 0
+    promised = None if shard.stop is None else shard.stop - shard.start
+    # To its end, to see what follows where the header says that it ends; a part of a plain file has something after it.
+    with open_shard(replace(shard, stop=None) if shard.compression else shard) as reader:
         buffer = b""
         while chunk := reader.read(limits.CHUNK_BYTES):
+            if promised is not None:
+                read, chunk = read + len(chunk), chunk[: max(0, promised - read)]
             buffer += chunk
             whole = len(buffer) // block_bytes * block_bytes
             for start in range(0, whole, block_bytes):
@@ -64,6 +78,15 @@ def token_documents(shard: Shard, options: ReadingOptions, report: Report) -> It
         yield from _block(buffer[: len(buffer) - rest], dtype, number, report)
     if rest:
         report(number + 1, f"the last {rest} bytes are not a whole {dtype.name} id")
+    if promised is not None and read != promised:
+        raise DamagedError(not_as_promised(shard.file, read, promised))
+
+
+def not_as_promised(name: str, found: int, promised: int) -> str:
+    """The sentence for a file with another number of bytes of ids than its header says."""
+    if found < promised:
+        return f"{name} is cut short: its header promises {promised:,} bytes of ids, and it has {found:,}."
+    return f"{name} has bytes after the {promised:,} bytes of ids of its header: save each array in a file of its own."
 
 
 def _block(data: bytes, dtype: np.dtype, number: int, report: Report) -> Iterator[Document]:
@@ -74,7 +97,7 @@ def _block(data: bytes, dtype: np.dtype, number: int, report: Report) -> Iterato
         yield Document(None, None, number, ids.astype(dtype.newbyteorder("="), copy=False))
 
 
-def _npy_layout(name: str, sample: bytes) -> tuple[str, int]:
+def _npy_layout(name: str, sample: bytes) -> tuple[str, int, int]:
     header = io.BytesIO(sample)
     try:
         version = np.lib.format.read_magic(header)
@@ -85,4 +108,4 @@ def _npy_layout(name: str, sample: bytes) -> tuple[str, int]:
         raise CorpusError(f"{name} is not a .npy file that can be read: {error}.") from None
     if dtype.kind not in "iu" or (fortran_order and len(shape) > 1):
         raise CorpusError(f"{name} holds {dtype.name} values in {len(shape)} dimensions, not token ids.")
-    return dtype.str, header.tell()
+    return dtype.str, header.tell(), header.tell() + math.prod(shape) * dtype.itemsize

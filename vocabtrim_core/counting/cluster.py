@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import socket
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -20,8 +21,9 @@ from typing import Any
 import vocabtrim_core
 from vocabtrim_core.corpora import Shard
 from vocabtrim_core.counting.local import Finished, usable_cores
+from vocabtrim_core.counting.proof import encoding_proof
 from vocabtrim_core.counting.shard_counts import Job, ShardCounts, count_shard
-from vocabtrim_core.errors import SettingError, VocabTrimError
+from vocabtrim_core.errors import SettingError, TokenizerError, VocabTrimError
 
 MAX_RETRIES = 5  # of a shard whose worker was lost
 TASKS_A_CORE = 2  # at work or waiting, so that no core waits for its next shard
@@ -31,14 +33,15 @@ OBJECT_STORE_BYTES = 512 * 2**20  # of a local cluster: room for the tokenizer a
 def count_on_ray(shards: Sequence[Shard], job: Job, address: str | None = None) -> Generator[Finished, None, None]:
     """Count `shards` on the Ray cluster at `address` (or the one that RAY_ADDRESS names), else on one made here.
 
-    A worker must be able to open the paths of the shards: on several machines they are in a shared folder. Close it to
-    end early. Raises SettingError where Ray is not installed or the cluster cannot be reached, and what `count_shard`
-    raises on a worker.
+    A worker must be able to open the paths of the shards: on several machines they are in a shared folder. Every worker
+    proves that it encodes as this process does before it counts. Close it to end early.
+    Raises SettingError where Ray is not installed or the cluster cannot be reached, TokenizerError where a worker
+    encodes differently, and what `count_shard` raises on a worker.
     """
     with _connected(address) as ray:
         task = ray.remote(num_cpus=1, max_retries=MAX_RETRIES)(_count)
         # In a list it travels as a reference, which a worker process follows once, not with every task.
-        shared = [ray.put(job)]
+        shared = [ray.put(job), encoding_proof(job)]
         todo = iter(shards)
         running: dict[Any, Shard] = {}
         try:
@@ -59,15 +62,22 @@ def count_on_ray(shards: Sequence[Shard], job: Job, address: str | None = None) 
 def _count(shard: Shard, shared: list) -> ShardCounts:
     """What a worker does. It has one core, so its libraries get one thread each."""
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
-    return count_shard(shard, _job(shared[0]))
+    return count_shard(shard, _job(*shared))
 
 
 # A reference is equal to itself in the tasks of one count; the tokenizer takes seconds to unpack.
 @lru_cache(maxsize=1)
-def _job(reference: Any) -> Job:
+def _job(reference: Any, proof: str) -> Job:
+    """The job, once it encodes here as it does where it comes from. TokenizerError where it does not."""
     import ray
 
-    return ray.get(reference)
+    job = ray.get(reference)
+    if encoding_proof(job) != proof:
+        raise TokenizerError(
+            f"The worker on {socket.gethostname()} encodes text differently from this machine, so nothing was counted "
+            "there. Install the same versions of this program's packages on all machines, or use the local engine."
+        )
+    return job
 
 
 def _result(ray: Any, done: Any, shard: Shard) -> ShardCounts:
@@ -78,10 +88,10 @@ def _result(ray: Any, done: Any, shard: Shard) -> ShardCounts:
             raise error.cause from None
         raise
     except ray.exceptions.RayError as error:
-        raise VocabTrimError(
-            f"The cluster lost the worker that counted {shard.name}, {MAX_RETRIES + 1} times in a row, and the count "
-            f"was ended ({type(error).__name__}). Look into the cluster's logs; the machine may be out of memory."
-        ) from error
+        return ShardCounts.nothing(
+            f"The cluster lost the worker that counted {shard.name}, {MAX_RETRIES + 1} times in a row "
+            f"({type(error).__name__}); look into the cluster's logs, as a machine may be out of memory."
+        )
 
 
 @contextmanager

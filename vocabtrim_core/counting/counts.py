@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from vocabtrim_core.corpora import BadRecord
+from vocabtrim_core.corpora import BadRecord, LeftOut
 from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.counting.ledger import Entry
 from vocabtrim_core.counting.split import HELD_OUT_GROUPS
@@ -27,6 +27,7 @@ from vocabtrim_core.tokenization import MAX_VOCAB_SIZE, Tokenizer
 FORMAT = "vocabtrim token counts 2"
 MAX_BAD_RECORDS = 20
 MAX_TOKENS = 10**18  # so that sums stay in int64
+MAX_LEFT_OUT = 200
 MAX_COUNTS_BYTES = 256 * 1024 * 1024
 
 
@@ -51,8 +52,9 @@ class TokenCounts:
     `calibration` is int64[V] with V = `vocab_size`, the tokenizer's; `held_out_groups` is int64[32, V], the held-out
     documents in groups by a hash of their content, and `held_out` the sum of the groups. `holdout` is the share of
     documents that was asked to be held out. `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`
-    skipped lines. `ledger` are entries (see `counting.ledger`) with their numbers; counts that were saved before there
-    were ledgers have none. `files`, `bad_records` and `ledger` are in sorted order, so that merging does not depend on
+    skipped lines, and `left_out` the first `MAX_LEFT_OUT` of `left_out_count` files that are missing from the counts,
+    whole or in part, the serious ones first. `ledger` are entries (see `counting.ledger`) with their numbers; counts
+    that were saved before there were ledgers have none. All are in sorted order, so that merging does not depend on
     order.
     """
 
@@ -68,6 +70,8 @@ class TokenCounts:
     bad_records: tuple[BadRecord, ...] = ()
     bad_record_count: int = 0
     ledger: tuple[tuple[Entry, int], ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    left_out_count: int = 0
 
     @classmethod
     def of(
@@ -156,6 +160,8 @@ class TokenCounts:
             bad_records=tuple(sorted(self.bad_records + other.bad_records)[:MAX_BAD_RECORDS]),
             bad_record_count=self.bad_record_count + other.bad_record_count,
             ledger=sorted_ledger(Counter(dict(self.ledger)) + Counter(dict(other.ledger))),
+            left_out=first_left_out([*self.left_out, *other.left_out]),
+            left_out_count=self.left_out_count + other.left_out_count,
         )
 
     def to_bytes(self) -> bytes:
@@ -199,7 +205,12 @@ class TokenCounts:
         return json.dumps({"format": FORMAT, **plain}, sort_keys=True, default=asdict).encode()
 
 
-Record = TypeVar("Record", CountedFile, BadRecord, TokenCounts)
+Record = TypeVar("Record", CountedFile, BadRecord, LeftOut, TokenCounts)
+
+
+def first_left_out(left_out: Iterable[LeftOut]) -> tuple[LeftOut, ...]:
+    """Those that counts keep: the serious ones first, then by name."""
+    return tuple(sorted(left_out, key=lambda each: (not each.serious, each))[:MAX_LEFT_OUT])
 
 
 def read_npz(data: bytes, max_bytes: int) -> dict[str, np.ndarray]:
@@ -251,6 +262,7 @@ def _restored(arrays: dict[str, np.ndarray]) -> TokenCounts:
         (Entry(str(file), str(item), str(outcome)), _number(number))
         for (file, item, outcome), number in record.get("ledger", ())
     )
+    record["left_out"] = tuple(_typed(LeftOut(**each)) for each in record.get("left_out", ()))
     return _typed(TokenCounts(calibration=calibration, held_out_groups=groups, **record))
 
 
@@ -268,6 +280,6 @@ def _number(number: object) -> int:
 def _typed(record: Record) -> Record:
     """`record`, a dataclass, after a check of its plain fields' types; ValueError where one is of another."""
     for field in fields(record):
-        if field.type in ("str", "int", "float") and type(getattr(record, field.name)).__name__ != field.type:
+        if field.type in ("str", "int", "float", "bool") and type(getattr(record, field.name)).__name__ != field.type:
             raise ValueError(f"{field.name} is not of type {field.type}")
     return record

@@ -50,8 +50,8 @@ class DocumentEncoder:
     def encode(self, documents: Sequence[Document], refuse: Refuse, ledger: Ledger) -> tuple[list[Document], FlatIds]:
         """The documents, in some order, and their token ids. What cannot be encoded goes to `refuse`, with the reason.
 
-        What became of the documents and what is in them is added to `ledger`. Raises TokenizerError for chats where
-        there is no chat template.
+        What became of the documents and what is in them is added to `ledger`. Where there is no chat template, chats
+        cannot be encoded.
         """
         texts = [document for document in documents if document.text is not None]
         chats = [document for document in documents if document.messages is not None]
@@ -74,7 +74,6 @@ class DocumentEncoder:
         return kept, parts[0] if len(parts) == 1 else FlatIds.joined(parts)
 
     def _whole_chats(self, chats: Sequence[Document], refuse: Refuse, ledger: Ledger) -> tuple[list[Document], FlatIds]:
-        self._check_template()
         whole: list[Document] = []
         rendered: list[str] = []
         apart: list[Document] = []
@@ -97,7 +96,6 @@ class DocumentEncoder:
         return [*whole, *apart], FlatIds.joined([flat, FlatIds.of(apart_ids)]) if apart else flat
 
     def _answers(self, chats: Sequence[Document], refuse: Refuse, ledger: Ledger) -> tuple[list[Document], FlatIds]:
-        self._check_template()
         plain, written, apart = _Turns(), _Turns(), _Turns()
         for chat in chats:
             messages = chat.messages or ()
@@ -178,13 +176,6 @@ class DocumentEncoder:
             else:
                 kept.append(document)
         return kept, FlatIds.of([document.ids for document in kept if document.ids is not None])
-
-    def _check_template(self) -> None:
-        if not self._tokenizer.has_chat_template:
-            raise TokenizerError(
-                f"There are chats to count, but the tokenizer {self._tokenizer.name} has no chat template to render "
-                "them with. Use the tokenizer of a chat model, or text."
-            )
 
 
 class _Turns:

@@ -6,16 +6,17 @@ import hashlib
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from vocabtrim_core.chat_templates import FIXED_DATE
-from vocabtrim_core.corpora import BadRecord, CorpusFile, ReadingOptions, Shard, nothing_usable, plan_shards
+from vocabtrim_core.corpora import BadRecord, CorpusFile, LeftOut, ReadingOptions, Shard, nothing_usable, plan_shards
 from vocabtrim_core.counting.cluster import count_on_ray
-from vocabtrim_core.counting.counts import MAX_BAD_RECORDS, CountedFile, TokenCounts, sorted_ledger
+from vocabtrim_core.counting.counts import MAX_BAD_RECORDS, CountedFile, TokenCounts, first_left_out, sorted_ledger
+from vocabtrim_core.counting.first_look import check_named_files
 from vocabtrim_core.counting.ledger import TURNS, Entry
 from vocabtrim_core.counting.local import Batch, Event, count_locally
 from vocabtrim_core.counting.shard_counts import Job, ShardCounts
@@ -84,18 +85,21 @@ def run_count(
     state_folder: Path | None = None,
     on_progress: Progress | None = None,
     ray_address: str | None = None,
-    bad_records: Sequence[BadRecord] = (),
+    left_out: Sequence[LeftOut] = (),
 ) -> CountRun:
     """Count the tokens of `shards`, holding out about `holdout` of the documents.
 
     The same histograms whatever the engine, the order in which shards are finished, and how often the count was ended
     and resumed. With a `state_folder`, finished shards are kept there, and those that are there already (of the same
     content, tokenizer, options and held-out share) are not counted again. Control-token text in a corpus is counted as
-    text; chats as `DocumentEncoder` says. `bad_records` were found before, in planning.
+    text; chats as `DocumentEncoder` says.
+    Named files are looked into first. Once the count has begun, a file that cannot be read to its end does not end it:
+    what came before is counted, and `TokenCounts.left_out` says so, as of a file without a usable record and of what
+    planning has `left_out`. Such a part is not kept in the `state_folder`.
     `on_progress(share, message)` is called as it goes, with the share done in 0..1; what it raises cancels.
-    Raises CorpusError for no shards, a file that cannot be read or a named one without a usable record, TokenizerError
-    for chats where there is no chat template, SettingError for a `holdout` outside 0 <= holdout < 1 or an engine that
-    cannot be used.
+    Raises CorpusError for no shards, no usable record at all, or a named file in which a first look finds none,
+    TokenizerError for chats in one where there is no chat template, SettingError for a `holdout` outside
+    0 <= holdout < 1 or an engine that cannot be used.
     """
     holdout = check_holdout(holdout)
     if not shards:
@@ -115,21 +119,22 @@ def run_count(
             else:
                 todo.append(shard)
         resumed_tokens = total.tokens
+        check_named_files(todo, job)
         for event in stack.enter_context(closing(_events(todo, job, engine, ray_address))):
             if isinstance(event, Batch):
                 report(event.shard, event.tokens, event.characters)
                 continue
-            if state:
+            if state and not event.counts.failure:
                 state.save(event.shard, event.counts)
             total.add(event.shard, event.counts)
             report(event.shard, event.counts.tokens, finished=True)
-    finished = total.token_counts(bad_records)
+    finished = total.token_counts(left_out)
     return CountRun(
         counts=finished,
         counted_tokens=total.tokens - resumed_tokens,
         shards=len(shards),
         resumed_shards=resumed,
-        encoder=job.encoders.plain.name,
+        encoder=", ".join(sorted(total.encoders)),
         notes=_notes(finished, tokenizer),
     )
 
@@ -156,11 +161,20 @@ def _events(shards: Sequence[Shard], job: Job, engine: Engine, ray_address: str 
 class _File:
     """What was found in the shards of a file so far."""
 
-    shards_left: int = 0
     documents: int = 0
     tokens: int = 0
     content_sum: int = 0
     first_bad: BadRecord | None = None
+    named: bool = False
+    failures: dict[int, str] = field(default_factory=dict)  # by where their shards start
+
+    def left_out(self, name: str) -> LeftOut | None:
+        """What is missing of it, after its last shard."""
+        if self.failures:
+            return LeftOut(name, self.failures[min(self.failures)], self.documents, serious=True)
+        if not self.documents:
+            return LeftOut(name, str(nothing_usable(name, self.first_bad)), serious=self.named)
+        return None
 
 
 class _Total:
@@ -178,13 +192,13 @@ class _Total:
         self._bad_count = 0
         self._ledger: Counter[Entry] = Counter()
         self.tokens = 0
+        self.encoders: set[str] = set()
         for shard in shards:
-            self._files.setdefault(shard.file, _File()).shards_left += 1
+            self._files.setdefault(shard.file, _File(named=shard.named))
             if isinstance(shard.source, CorpusFile):
                 self._uploads[shard.file] = shard.source.sha256
 
     def add(self, shard: Shard, counts: ShardCounts) -> None:
-        """Raises CorpusError where `shard` was the last of a named file that has no usable record."""
         counts.total.add_to(self._calibration)
         counts.held_out.add_to(self._groups)
         np.subtract.at(self._calibration, counts.held_out.cells % self._tokenizer.vocab_size, counts.held_out.counts)
@@ -195,20 +209,25 @@ class _Total:
         self._ledger.update({Entry(shard.file, item, outcome): n for item, outcome, n in counts.ledger})
         self.tokens += counts.tokens
         file = self._files[shard.file]
-        file.shards_left -= 1
         file.documents += sum(counts.documents)
         file.tokens += counts.tokens
         file.content_sum = (file.content_sum + counts.content_sum) % 2**64
         file.first_bad = min([bad for bad in (file.first_bad, *counts.bad_records) if bad], default=None)
-        if not file.shards_left and not file.documents and shard.named:
-            raise nothing_usable(shard.file, file.first_bad)
+        if counts.failure:
+            file.failures[shard.start] = counts.failure
+        self.encoders |= {counts.encoder} - {""}
 
-    def token_counts(self, bad_records: Sequence[BadRecord]) -> TokenCounts:
-        """All together, with bad records that were found before. CorpusError where there is no document."""
-        bad = sorted([*self._bad, *bad_records])[:MAX_BAD_RECORDS]
+    def token_counts(self, planned: Sequence[LeftOut]) -> TokenCounts:
+        """All together, with what planning left out. CorpusError where there is no document."""
+        missing = [each for name, file in self._files.items() if (each := file.left_out(name))]
+        left_out = first_left_out([*planned, *missing])
         if not sum(self._documents):
-            reason = f" The first problem: {bad[0].where}: {bad[0].reason}." if bad else ""
-            raise CorpusError(f"None of the files has a usable record.{reason}")
+            first = left_out[0].reason
+            raise CorpusError(
+                first
+                if len(self._files) == 1 and left_out[0].serious
+                else f"None of the files has a usable record. The first problem: {first}"
+            )
         files = [
             CountedFile(name, self._uploads.get(name) or _digest(file), file.documents, file.tokens)
             for name, file in self._files.items()
@@ -224,8 +243,10 @@ class _Total:
             tokenizer_fingerprint=self._tokenizer.fingerprint,
             vocab_size=self._tokenizer.vocab_size,
             holdout=self._holdout,
-            bad_records=tuple(bad),
-            bad_record_count=self._bad_count + len(bad_records),
+            bad_records=tuple(self._bad),
+            bad_record_count=self._bad_count,
+            left_out=left_out,
+            left_out_count=len(planned) + len(missing),
             ledger=sorted_ledger(self._ledger),
         )
 

@@ -6,7 +6,7 @@ import io
 import json
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -20,6 +20,7 @@ from vocabtrim_core.counting.encoding import DocumentEncoder
 from vocabtrim_core.counting.ledger import RECORDS, Ledger, kind_of
 from vocabtrim_core.counting.split import HELD_OUT_GROUPS, content_hash, document_content
 from vocabtrim_core.counting.tally import SparseHistogram, Tally
+from vocabtrim_core.errors import CorpusError
 from vocabtrim_core.fast_tokenization import Encoders
 
 MAX_STATE_BYTES = 1024 * 1024 * 1024
@@ -46,8 +47,10 @@ class ShardCounts:
     """The histograms of one shard: `total` over V cells, `held_out` over 32 * V (see `Tally`).
 
     `documents` are (calibration, held-out). `content_sum` is the sum of the content hashes modulo 2**64.
-    `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`. `ledger` are numbers by item and outcome,
-    ascending.
+    `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`. `encoder` names what encoded the text.
+    `failure` is a sentence on what ended the reading too early, empty where nothing did; the counts are of what came
+    before. `ledger` are numbers by item and
+    outcome, ascending.
     """
 
     total: SparseHistogram
@@ -56,7 +59,15 @@ class ShardCounts:
     content_sum: int
     bad_records: tuple[BadRecord, ...]
     bad_record_count: int
+    encoder: str
+    failure: str = ""
     ledger: tuple[tuple[str, str, int], ...] = ()
+
+    @classmethod
+    def nothing(cls, failure: str) -> ShardCounts:
+        """Those of a shard of which nothing was counted, because of `failure`."""
+        empty = SparseHistogram.of(np.zeros(0, dtype=np.int64))
+        return cls(empty, empty, (0, 0), 0, (), 0, "", failure)
 
     @property
     def tokens(self) -> int:
@@ -71,6 +82,8 @@ class ShardCounts:
             "bad_records": [asdict(bad) for bad in self.bad_records],
             "bad_record_count": self.bad_record_count,
             "ledger": self.ledger,
+            "encoder": self.encoder,
+            "failure": self.failure,
         }
         buffer = io.BytesIO()
         np.savez(
@@ -99,6 +112,8 @@ class ShardCounts:
                 int(rest["content_sum"]),
                 tuple(BadRecord(**bad) for bad in rest["bad_records"]),
                 int(rest["bad_record_count"]),
+                str(rest["encoder"]),
+                str(rest["failure"]),
                 tuple((str(item), str(outcome), int(number)) for item, outcome, number in rest["ledger"]),
             )
         except (KeyError, TypeError) as error:
@@ -111,7 +126,7 @@ def count_shard(
     """Count the documents of `shard` with so many threads, while one more reads the next ones.
 
     `on_batch(characters, tokens)` is called after each batch, in any of the threads; what it raises ends the count.
-    Raises CorpusError where the shard cannot be read, TokenizerError for chats where there is no chat template.
+    Where the shard cannot be read to its end, what came before is counted, and `failure` says why.
     """
     tally = Tally(job.encoders.tokenizer.vocab_size, job.holdout)
     unread, refused = _BadRecords(), _BadRecords()
@@ -133,8 +148,16 @@ def count_shard(
         if on_batch is not None:
             on_batch(characters, len(flat.ids))
 
-    documents = read_shard(shard, job.options, unread.add)
-    with closing(read_ahead(batches(documents, job.encoders.plain.batch_characters))) as ahead:
+    failure = ""
+
+    def documents() -> Iterator[Document]:
+        nonlocal failure
+        try:
+            yield from read_shard(shard, job.options, unread.add)
+        except CorpusError as error:
+            failure = str(error)
+
+    with closing(read_ahead(batches(documents(), job.encoders.plain.batch_characters))) as ahead:
         share_out(ahead, lambda batch: count(*batch), threads)
     for reason, number in (unread.reasons + refused.reasons).items():
         ledger[RECORDS, reason] += number
@@ -145,6 +168,8 @@ def count_shard(
         content_sum=tally.content_sum,
         bad_records=tuple(sorted(unread.records + refused.records)[:MAX_BAD_RECORDS]),
         bad_record_count=unread.count + refused.count,
+        encoder=job.encoders.names,
+        failure=failure,
         ledger=tuple((*entry, number) for entry, number in sorted(ledger.items()) if number),
     )
 

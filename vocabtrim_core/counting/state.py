@@ -10,16 +10,19 @@ from dataclasses import asdict
 from pathlib import Path
 
 import filelock
+import tokenizers
 
 from vocabtrim_core.corpora import Shard
 from vocabtrim_core.counting.counts import FORMAT
-from vocabtrim_core.counting.files import PART_SUFFIX, write_atomically
+from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.counting.shard_counts import Job, ShardCounts
 from vocabtrim_core.errors import CorpusError, SettingError
-from vocabtrim_core.fast_tokenization import FAST, LIBRARY, fast_version
+from vocabtrim_core.fast_tokenization import fast_version
 
-# Raised whenever the same shard gives other counts than before.
-RULES = 2
+# Raise when the same content gives other counts than before, so that parts counted by an older version are not reused.
+_VERSION = 2
+# Of files that a kill left half-written; what else is in the folder is not ours to delete.
+_PART_PREFIX = ".vocabtrim-part-"
 
 
 class StateFolder:
@@ -47,7 +50,7 @@ class StateFolder:
     def save(self, shard: Shard, counts: ShardCounts) -> None:
         key = shard_key(shard, self._job)
         try:
-            write_atomically(self._file(key), counts.to_bytes(key))
+            write_atomically(self._file(key), counts.to_bytes(key), _PART_PREFIX)
         except OSError as error:
             raise CorpusError(f"{self._file(key)} cannot be written: {error.strerror}.") from None
 
@@ -65,7 +68,7 @@ def open_state(path: Path, job: Job) -> Iterator[StateFolder]:
         path.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(path / ".lock")
         with lock.acquire(timeout=0):
-            for left in path.glob(f".*{PART_SUFFIX}"):
+            for left in path.glob(f"{_PART_PREFIX}*"):
                 left.unlink()
             yield StateFolder(path, job)
     except filelock.Timeout:
@@ -78,12 +81,12 @@ def shard_key(shard: Shard, job: Job) -> str:
     """sha256 hex digest of all that the counts of `shard` depend on."""
     tokenizer = job.encoders.tokenizer
     parts = {
-        "format": [FORMAT, RULES],
+        "format": [FORMAT, _VERSION],
         "content": shard.key,
         "name": [shard.name, shard.named],  # in the bad records; and whether damage is one
         "tokenizer": [tokenizer.fingerprint, tokenizer.vocab_size, tokenizer.template_digest],
         "options": asdict(job.options),
         "holdout": job.holdout,
-        "encoder": f"{FAST} {fast_version()}" if job.encoders.fast else LIBRARY,
+        "libraries": [tokenizers.__version__, fast_version() if job.encoders.fast else ""],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
