@@ -160,6 +160,7 @@ def test_devices_are_refused_before_they_are_read(option: str, pantry: Pantry, r
     [
         ({"num_hidden_layers": 0}, "num_hidden_layers"),
         ({"num_hidden_layers": -1}, "num_hidden_layers"),
+        ({"num_hidden_layers": 10**30}, "supported are up to 1,000"),
         ({"eos_token_id": "</s>"}, "eos_token_id"),
         ({"eos_token_id": [2, "x"]}, "eos_token_id"),
         ({"vocab_size": 8}, "could not be loaded"),

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from vocabtrim_core.errors import ModelError
+from vocabtrim_core.sentences import shortened
+
+MAX_LAYERS = 1000
+
+
+def check_layers(config: Mapping[str, Any], name: str) -> None:
+    """ModelError where a config.json asks for more layers than can be made: they would be, before a weight is read."""
+    for part in (config, config.get("text_config")):
+        for key in ("num_hidden_layers", "n_layer", "n_layers", "num_layers"):
+            layers = part.get(key) if isinstance(part, Mapping) else None
+            if isinstance(layers, int | float) and layers > MAX_LAYERS:
+                raise ModelError(
+                    f"The model {name} has {key} = {shortened(str(layers), 40)} in its config.json; supported are up "
+                    f"to {MAX_LAYERS:,}. Correct it, or fetch the model again."
+                )
 
 
 def check_model(model: PreTrainedModel, name: str) -> None:

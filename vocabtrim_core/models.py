@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from vocabtrim_core.drafters import DrafterModel
+from vocabtrim_core.drafters.checkpoints import read_config
 from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.drafters.registry import INDEPENDENT, NAMES, WITHOUT_FILES, load_added, shipped_folder
 from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
@@ -21,7 +22,7 @@ from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_trans
 from vocabtrim_core.language_model import LanguageModel, input_embeddings
 from vocabtrim_core.layers import activations_of, as_float16
 from vocabtrim_core.lean import COVERED
-from vocabtrim_core.model_checks import check_model, end_ids
+from vocabtrim_core.model_checks import check_layers, check_model, end_ids
 from vocabtrim_core.number_format import AUTO, DTYPES, NumberFormat, number_format
 from vocabtrim_core.paths import is_file, reason
 from vocabtrim_core.progress import Progress
@@ -185,6 +186,7 @@ def _read(folder: Path, name: str, dtype: torch.dtype) -> tuple[PreTrainedModel,
     """The model of a folder, and the names of the parameters that its files lack."""
     if not is_file(folder / "config.json"):
         raise ModelError(f"{folder} is not a model folder: it has no config.json. Choose a folder that has one.")
+    check_layers(read_config(folder), name)
     try:
         with quiet_transformers():
             loaded: Any = AutoModelForCausalLM.from_pretrained(

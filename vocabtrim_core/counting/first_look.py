@@ -49,7 +49,7 @@ def _look_into(shard: Shard, job: Job, whole: bool) -> None:
                     f"There are chats to count in {shard.file}, but the tokenizer {tokenizer.name} has no chat "
                     "template to render them with. Use the tokenizer of a chat model, or text."
                 )
-            if job.document_encoder.encode([document], refuse)[0]:
+            if job.document_encoder.encode([document], refuse, Counter())[0]:
                 return
     except _EnoughError:
         return
