@@ -8,6 +8,7 @@ FAULTS = """() => {
     return {l: b.left, r: b.right, t: b.top, b: b.bottom};
   };
   for (const plot of document.querySelectorAll('.js-plotly-plot')) {
+    if (!plot.checkVisibility({contentVisibilityAuto: true})) continue;
     const frame = box(plot.querySelector('.main-svg'));
     const place = box(plot.parentElement);
     if (frame.l < place.l - 1 || frame.r > place.r + 1) faults.push('wider than its place: ' + plot.id);

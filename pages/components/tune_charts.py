@@ -49,8 +49,12 @@ def heat_map(prediction: Prediction, best: Recommendation) -> go.Figure:
     # The columns stand side by side; a round tick lies where its k would be, and not too near the last.
     round_ks = [tick for tick in TICKS if ks[0] <= tick < 0.5 * ks[-1]]
     places = np.interp(np.log(round_ks), np.log(ks), np.arange(len(ks))).tolist()
-    texts = [f"{tick:,}" for tick in round_ks] + ["full"]
-    figure.update_xaxes(title="k, tokens kept", tickvals=[*places, len(ks) - 1], ticktext=texts, tickangle=0)
+    shown: dict[float, str] = {}
+    for place, tick in zip(places, round_ks, strict=True):
+        if all(place - before > 0.12 * len(ks) for before in shown):
+            shown[place] = f"{tick:,}"
+    shown[len(ks) - 1] = "full"
+    figure.update_xaxes(title="k, tokens kept", tickvals=list(shown), ticktext=list(shown.values()), tickangle=0)
     figure.update_yaxes(title="gamma", dtick=1)
     return finished(figure, 170 + 34 * max(4, len(prediction.gammas))).update_layout(margin_t=80)
 
