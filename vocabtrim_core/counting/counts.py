@@ -54,8 +54,7 @@ class TokenCounts:
     documents that was asked to be held out. `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`
     skipped lines, and `left_out` the first `MAX_LEFT_OUT` of `left_out_count` files that are missing from the counts,
     whole or in part, the serious ones first. `ledger` are entries (see `counting.ledger`) with their numbers; counts
-    that were saved before there were ledgers have none. All are in sorted order, so that merging does not depend on
-    order.
+    that were saved before there were ledgers have none. All are in sorted order, so that merging does not depend on it.
     """
 
     calibration: np.ndarray

@@ -50,8 +50,8 @@ class DocumentEncoder:
     def encode(self, documents: Sequence[Document], refuse: Refuse, ledger: Ledger) -> tuple[list[Document], FlatIds]:
         """The documents, in some order, and their token ids. What cannot be encoded goes to `refuse`, with the reason.
 
-        What became of the documents and what is in them is added to `ledger`. Where there is no chat template, chats
-        cannot be encoded.
+        What became of the documents and what is in them is added to `ledger`. Where there is no chat template, no chat
+        can be encoded.
         """
         texts = [document for document in documents if document.text is not None]
         chats = [document for document in documents if document.messages is not None]
@@ -61,6 +61,10 @@ class DocumentEncoder:
         if texts:
             kept += texts
             parts.append(self._encoders.plain.encode([document.text or "" for document in texts]))
+        if not self._tokenizer.has_chat_template:
+            for chat in chats:
+                refuse(chat, f"a chat, and the tokenizer {self._tokenizer.name} has no chat template to render it with")
+            chats = []
         if chats:
             more, flat = self._encode_chats(chats, refuse, ledger)
             kept += more
@@ -71,7 +75,7 @@ class DocumentEncoder:
             parts.append(flat)
         ledger[RECORDS, COUNTED] += len(kept)
         ledger.update(note for document in kept for note in document.notes)
-        return kept, parts[0] if len(parts) == 1 else FlatIds.joined(parts)
+        return kept, FlatIds.joined(parts) if parts else FlatIds.of([])
 
     def _whole_chats(self, chats: Sequence[Document], refuse: Refuse, ledger: Ledger) -> tuple[list[Document], FlatIds]:
         whole: list[Document] = []

@@ -49,8 +49,7 @@ class ShardCounts:
     `documents` are (calibration, held-out). `content_sum` is the sum of the content hashes modulo 2**64.
     `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`. `encoder` names what encoded the text.
     `failure` is a sentence on what ended the reading too early, empty where nothing did; the counts are of what came
-    before. `ledger` are numbers by item and
-    outcome, ascending.
+    before. `ledger` are numbers by item and outcome, ascending.
     """
 
     total: SparseHistogram

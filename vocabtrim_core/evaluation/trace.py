@@ -198,7 +198,7 @@ def _states(pair: ModelPair, prompt: TunePrompt, output: np.ndarray, draftable: 
     """`TracedText.states`: the drafter reads no more than it could draft."""
     head = pair.drafter.head
     assert head is not None, "only a drafter with a head is traced"
-    states = torch.zeros(depths(pair, gamma), len(output), head.hidden_size, dtype=head.weight.dtype)
+    states = torch.zeros(depths(pair, gamma), len(output), head.hidden_size, dtype=head.activations)
     if draftable:
         read = torch.from_numpy(output[:draftable])
         states[:, : len(read)] = drafter_states(pair, torch.tensor(prompt.ids), read, gamma)
