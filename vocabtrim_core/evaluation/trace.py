@@ -18,7 +18,7 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from vocabtrim_core.counting.files import write_atomically
+from vocabtrim_core.files import write_atomically
 from vocabtrim_core.decoding.context import draftable_tokens
 from vocabtrim_core.decoding.engine import GenerationSettings, generate, output_room
 from vocabtrim_core.decoding.stopping import StopCondition
