@@ -67,8 +67,8 @@ class TokenizerDefinition:
             raise ValueError("not a tokenizer's definition")
         facts, plain, control = lines.decode().split("\n")
         values = json.loads(facts)
-        ids = {key: tuple(values.pop(key)) for key in ("control_ids", "eos_ids")}
-        return cls(**values, **ids, plain=plain, control=control)
+        values |= {key: tuple(values[key]) for key in ("control_ids", "eos_ids")}
+        return cls(**values, plain=plain, control=control)
 
 
 def kept_definition(folder: Path, make: Callable[[], TokenizerDefinition]) -> TokenizerDefinition:
