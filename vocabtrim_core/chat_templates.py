@@ -68,9 +68,7 @@ class Frame:
 class ChatTemplate:
     """The chat template of a tokenizer, with the texts of its control tokens and of those that end a text (`eos`)."""
 
-    def __init__(
-        self, name: str, definition: TokenizerDefinition, controls: Sequence[str], eos: Sequence[str]
-    ) -> None:
+    def __init__(self, name: str, definition: TokenizerDefinition, controls: Sequence[str], eos: Sequence[str]) -> None:
         self._name = name
         self._definition = definition
         self._controls = tuple(controls)

@@ -140,7 +140,7 @@ def _read(file: CorpusFile, suffix: str) -> list | _Pairs:
 
 
 def _read_torch(file: CorpusFile) -> object:
-    """What `torch.save` wrote, a vector as a list."""
+    """What `torch.save` wrote, a vector as an array."""
     import torch  # which takes seconds, and only these files need
 
     try:

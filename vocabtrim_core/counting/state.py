@@ -14,10 +14,10 @@ import tokenizers
 
 from vocabtrim_core.corpora import Shard
 from vocabtrim_core.counting.counts import FORMAT
-from vocabtrim_core.files import write_atomically
 from vocabtrim_core.counting.shard_counts import Job, ShardCounts
 from vocabtrim_core.errors import CorpusError, SettingError
 from vocabtrim_core.fast_tokenization import fast_version
+from vocabtrim_core.files import write_atomically
 
 # Raise when the same content gives other counts than before, so that parts counted by an older version are not reused.
 _VERSION = 2
