@@ -60,11 +60,15 @@ class DocumentEncoder:
         parts: list[FlatIds] = []
         if texts:
             kept += texts
+<<<<<<< HEAD
             parts.append(self._encoders.plain.encode([document.text or "" for document in texts]))
         if not self._tokenizer.has_chat_template:
             for chat in chats:
                 refuse(chat, f"a chat, and the tokenizer {self._tokenizer.name} has no chat template to render it with")
             chats = []
+=======
+            parts.append(self._encoders.at_hand("plain").encode([document.text or "" for document in texts]))
+>>>>>>> start
         if chats:
             more, flat = self._encode_chats(chats, refuse, ledger)
             kept += more
@@ -96,7 +100,7 @@ class DocumentEncoder:
                 rendered.append(rendering.text)
                 whole.append(chat)
             self._enter(chat, rendering.text, bool(rendering.typed), ledger)
-        flat = self._encoders.control.encode(rendered)
+        flat = self._encoders.at_hand("control").encode(rendered)
         return [*whole, *apart], FlatIds.joined([flat, FlatIds.of(apart_ids)]) if apart else flat
 
     def _answers(self, chats: Sequence[Document], refuse: Refuse, ledger: Ledger) -> tuple[list[Document], FlatIds]:
@@ -128,8 +132,8 @@ class DocumentEncoder:
                 written.add(chat, [turn.body.text for turn in turns], self._ids_of_ends(turns))
             self._enter(chat, text, False, ledger)
         encoded = [
-            plain.ended(self._encoders.plain.encode(plain.turns)),
-            written.ended(self._encoders.control.encode(written.turns)) if written.turns else FlatIds.of([]),
+            plain.ended(self._encoders.at_hand("plain").encode(plain.turns)),
+            written.ended(self._encoders.at_hand("control").encode(written.turns)) if written.turns else FlatIds.of([]),
             apart.ended(FlatIds.of([self._tokenizer.encode_rendering(turn) for turn in apart.turns])),
         ]
         return [*plain.chats, *written.chats, *apart.chats], FlatIds.joined(encoded)

@@ -156,7 +156,7 @@ def count_shard(
         except CorpusError as error:
             failure = str(error)
 
-    with closing(read_ahead(batches(documents(), job.encoders.plain.batch_characters))) as ahead:
+    with closing(read_ahead(batches(documents(), job.encoders.batch_characters))) as ahead:
         share_out(ahead, lambda batch: count(*batch), threads)
     for reason, number in (unread.reasons + refused.reasons).items():
         ledger[RECORDS, reason] += number

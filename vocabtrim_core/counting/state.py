@@ -14,10 +14,10 @@ import tokenizers
 
 from vocabtrim_core.corpora import Shard
 from vocabtrim_core.counting.counts import FORMAT
-from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.counting.shard_counts import Job, ShardCounts
 from vocabtrim_core.errors import CorpusError, SettingError
 from vocabtrim_core.fast_tokenization import fast_version
+from vocabtrim_core.files import write_atomically
 
 # Of files that a kill left half-written; what else is in the folder is not ours to delete.
 _PART_PREFIX = ".vocabtrim-part-"
