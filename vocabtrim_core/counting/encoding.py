@@ -60,15 +60,11 @@ class DocumentEncoder:
         parts: list[FlatIds] = []
         if texts:
             kept += texts
-<<<<<<< HEAD
-            parts.append(self._encoders.plain.encode([document.text or "" for document in texts]))
+            parts.append(self._encoders.at_hand("plain").encode([document.text or "" for document in texts]))
         if not self._tokenizer.has_chat_template:
             for chat in chats:
                 refuse(chat, f"a chat, and the tokenizer {self._tokenizer.name} has no chat template to render it with")
             chats = []
-=======
-            parts.append(self._encoders.at_hand("plain").encode([document.text or "" for document in texts]))
->>>>>>> start
         if chats:
             more, flat = self._encode_chats(chats, refuse, ledger)
             kept += more
