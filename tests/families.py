@@ -21,9 +21,9 @@ from vocabtrim_core.decoding.engine import Cycle, GenerationSettings, generate
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.drafters.independent import IndependentModel
 from vocabtrim_core.errors import ModelError
-from vocabtrim_core.hub import quiet_transformers
 from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.models import load_model
+from vocabtrim_core.quiet import quiet_transformers
 from vocabtrim_core.trees import DraftShape
 
 FAMILIES = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)

@@ -1,6 +1,7 @@
 """Fast encoders: never other ids than the reference, whatever the text, and no lists where arrays do."""
 
 import pickle
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +138,29 @@ def test_awkward_texts_are_always_the_same(tokenizer: Tokenizer) -> None:
     """Bug: two processes of one count choose different encoders by luck."""
     assert awkward_texts(tokenizer) == awkward_texts(tokenizer)
     assert all(text.encode() or text == "" for text in awkward_texts(tokenizer))
+
+
+@pytest.mark.usefixtures("fresh")
+def test_while_the_fast_encoder_is_loaded_the_library_counts(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a count waits for the fast encoder, goes on without it, or loads it more than once."""
+    gate, loads = threading.Event(), []
+    load = fast_tokenization._load_fast
+
+    def slowly(tokenizer: Tokenizer, form: fast_tokenization.Form) -> FastEncoder | None:
+        gate.wait()
+        loads.append(form)
+        return load(tokenizer, form)
+
+    monkeypatch.setattr(fast_tokenization, "_load_fast", slowly)
+    encoders = Encoders(tokenizer)
+    try:
+        assert isinstance(encoders.at_hand("plain"), LibraryEncoder)
+        assert isinstance(encoders.at_hand("plain"), LibraryEncoder)
+    finally:
+        gate.set()
+    assert isinstance(encoders.plain, FastEncoder)
+    encoders._loading["plain"].result()
+    assert isinstance(encoders.at_hand("plain"), FastEncoder) and loads == ["plain"]
+    assert isinstance(Encoders(tokenizer, fast=False).at_hand("plain"), LibraryEncoder)

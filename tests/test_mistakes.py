@@ -20,8 +20,8 @@ from tiny_models import save_tiny_llama
 
 from vocabtrim_core import hub, template_trial
 from vocabtrim_core.errors import CorpusError, ModelError, VocabTrimError
-from vocabtrim_core.hub import model_folder
 from vocabtrim_core.mixing import proportions
+from vocabtrim_core.model_files import model_folder
 from vocabtrim_core.paths import is_file, is_folder, read_bounded
 from vocabtrim_core.sentences import shortened, visible
 

@@ -48,6 +48,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on `argv` (without the program's name) and return its exit code."""
     try:
         arguments = _parser().parse_args(argv)
+        if "target" in arguments:
+            from vocabtrim_core.commands.inputs import check_inputs
+
+            check_inputs(arguments)
         command = cast(Command, importlib.import_module(f"vocabtrim_core.commands.{arguments.command}"))
         with Progress(sys.stderr) as report:
             result = command.run(arguments, report)

@@ -15,3 +15,4 @@ HOLDOUT = 0.1
 DTYPES = ("auto", "float16", "bfloat16", "float32")  # auto: what the processor decodes fastest
 
 HUB_SECONDS = 10  # The model hub has so long to answer; then it counts as out of reach.
+BUILTIN = "builtin"  # the prompts that come with the project

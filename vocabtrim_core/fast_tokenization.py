@@ -11,6 +11,7 @@ import os
 import random
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import metadata
@@ -78,10 +79,12 @@ class LibraryEncoder:
     batch_characters = 500_000
 
     def __init__(self, tokenizer: Tokenizer, form: Form) -> None:
-        self._backend: tokenizers.Tokenizer = getattr(tokenizer, form)
+        self._tokenizer = tokenizer
+        self._form = form
 
     def encode(self, texts: list[str]) -> FlatIds:
-        return FlatIds.of([row.ids for row in self._backend.encode_batch_fast(texts, add_special_tokens=False)])
+        backend: tokenizers.Tokenizer = getattr(self._tokenizer, self._form)
+        return FlatIds.of([row.ids for row in backend.encode_batch_fast(texts, add_special_tokens=False)])
 
 
 class FastEncoder:
@@ -97,7 +100,7 @@ class FastEncoder:
         from fastokens import Tokenizer as FastTokenizer
 
         self._reference = LibraryEncoder(tokenizer, form)
-        self._fast = FastTokenizer.from_json_str(getattr(tokenizer, form).to_str())
+        self._fast = FastTokenizer.from_json_str(getattr(tokenizer.definition, form))
         self._as_text = form == "plain"
 
     def encode(self, texts: list[str]) -> FlatIds:
@@ -124,6 +127,8 @@ class Encoders:
         self.fast = fast and bool(fast_version())
         self._loaded: dict[Form, Encoder] = {}
         self._lock = threading.Lock()
+        self._loading: dict[Form, Future[Encoder]] = {}
+        self._loader = ThreadPoolExecutor(2, thread_name_prefix="encoder")
 
     def __reduce__(self) -> tuple:
         # Another process loads its own.
@@ -141,8 +146,27 @@ class Encoders:
 
     @property
     def names(self) -> str:
-        """The libraries of the forms that were loaded."""
+        """The libraries of the forms that were asked for."""
+        for loading in list(self._loading.values()):
+            loading.result()
         return ", ".join(sorted({encoder.name for encoder in self._loaded.values()}))
+
+    @property
+    def batch_characters(self) -> int:
+        return (FastEncoder if self.fast else LibraryEncoder).batch_characters
+
+    def at_hand(self, form: Form) -> Encoder:
+        """The encoder of a form; the library's, which gives the same ids, while a thread loads the fast one.
+
+        That takes seconds for a large vocabulary, in which the library counts some megabytes.
+        """
+        if not self.fast:
+            return self._get(form)
+        # Threads that ask together may submit it twice; `_get` loads it once.
+        if form not in self._loading:
+            self._loading[form] = self._loader.submit(self._get, form)
+        loading = self._loading[form]
+        return loading.result() if loading.done() else LibraryEncoder(self.tokenizer, form)
 
     def _get(self, form: Form) -> Encoder:
         with self._lock:

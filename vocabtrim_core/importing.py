@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from vocabtrim_core.corpora import CorpusFile
 from vocabtrim_core.counting import HELD_OUT_GROUPS, CountedFile, TokenCounts
 from vocabtrim_core.draft_maps import ids_of_offsets, readings
 from vocabtrim_core.errors import CorpusError, TokenizerError
 from vocabtrim_core.prompts import is_unicode
-from vocabtrim_core.tokenization import MAX_VOCAB_SIZE, Tokenizer
+from vocabtrim_core.tokenization import Tokenizer
+from vocabtrim_core.tokenizer_definition import MAX_VOCAB_SIZE
 from vocabtrim_core.vocabulary import Ranking, forced_token_ids, rank_tokens
 
 SUFFIXES = (".pt", ".npy", ".json", ".npz")
@@ -122,7 +122,7 @@ def _read(file: CorpusFile, suffix: str) -> list | _Pairs:
             raise CorpusError(f"{file.name} is not valid JSON.") from error
     else:
         raise CorpusError(f"{file.name} is not a {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file.")
-    if isinstance(content, torch.Tensor | np.ndarray) and content.ndim == 1:
+    if isinstance(content, np.ndarray) and content.ndim == 1:
         stem = Path(file.name).stem.lower()
         content = _array(content, next((of for of in (D2T, T2D) if of in stem), None), file.name)
     if isinstance(content, dict) and content and content.keys() <= {D2T, T2D}:
@@ -140,16 +140,35 @@ def _read(file: CorpusFile, suffix: str) -> list | _Pairs:
 
 
 def _read_torch(file: CorpusFile) -> object:
+    """What `torch.save` wrote, a vector as an array."""
+    import torch  # which takes seconds, and only these files need
+
     try:
         if zipfile.is_zipfile(io.BytesIO(file.data)):
             with zipfile.ZipFile(io.BytesIO(file.data)) as archive:
                 if sum(member.file_size for member in archive.infolist()) > MAX_BYTES:
                     raise ValueError("too large when unpacked")
         with torch.serialization.safe_globals(_NUMPY_INTEGERS):
-            return torch.load(io.BytesIO(file.data), map_location="cpu", weights_only=True)
+            content = torch.load(io.BytesIO(file.data), map_location="cpu", weights_only=True)
     # torch raises whatever unpickling meets: pickle, zip, EOF, type and key errors.
     except Exception as error:
         raise CorpusError(f"{file.name} is no list or dict of numbers made by torch.save, or is damaged.") from error
+    if isinstance(content, torch.Tensor) and content.ndim == 1:
+        return _from_tensor(content, file.name)
+    if isinstance(content, dict) and content.keys() <= {D2T, T2D}:
+        return {
+            key: _from_tensor(value, file.name) if isinstance(value, torch.Tensor) else value
+            for key, value in content.items()
+        }
+    return content
+
+
+def _from_tensor(tensor: Any, name: str) -> np.ndarray:
+    # A tensor may stand for many more numbers than its file holds.
+    _check_length(tensor.numel(), name)
+    if str(tensor.layout) != "torch.strided" or tensor.device.type != "cpu":
+        raise CorpusError(f"{name} holds a {str(tensor.layout).removeprefix('torch.')} tensor; save a dense one.")
+    return np.array(tensor.tolist())
 
 
 def _read_numpy(file: CorpusFile) -> np.ndarray:
@@ -169,12 +188,6 @@ def _read_numpy(file: CorpusFile) -> np.ndarray:
 
 def _array(values: object, of: str | None, name: str) -> list:
     """The values of an array, or of a mask (t2d) the ids that it marks."""
-    if isinstance(values, torch.Tensor):
-        # A tensor may stand for many more numbers than its file holds.
-        _check_length(values.numel(), name)
-        if values.layout is not torch.strided or values.device.type != "cpu":
-            raise CorpusError(f"{name} holds a {str(values.layout).removeprefix('torch.')} tensor; save a dense one.")
-        values = np.array(values.tolist())
     if not isinstance(values, np.ndarray) or values.ndim != 1:
         raise CorpusError(f"{name} should hold one row of whole numbers in {of or 'it'}.")
     _check_length(len(values), name)

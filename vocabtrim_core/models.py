@@ -18,14 +18,16 @@ from vocabtrim_core.drafters.registry import INDEPENDENT, NAMES, WITHOUT_FILES, 
 from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
 from vocabtrim_core.errors import ModelError, TooLargeError
 from vocabtrim_core.heads import RankedHead
-from vocabtrim_core.hub import first_line, model_folder, model_name, quiet_transformers
 from vocabtrim_core.language_model import LanguageModel, input_embeddings
 from vocabtrim_core.layers import activations_of, as_float16
 from vocabtrim_core.lean import COVERED
 from vocabtrim_core.model_checks import check_layers, check_model, end_ids
+from vocabtrim_core.model_files import model_folder, model_name
 from vocabtrim_core.number_format import AUTO, DTYPES, NumberFormat, number_format
 from vocabtrim_core.paths import is_file, reason
 from vocabtrim_core.progress import Progress
+from vocabtrim_core.quiet import quiet_transformers
+from vocabtrim_core.sentences import first_line
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 
 _WEIGHTS = (".safetensors", ".bin", ".pt")

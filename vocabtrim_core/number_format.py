@@ -15,9 +15,9 @@ from functools import cache
 
 import torch
 
-from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.embedded import cache_root
 from vocabtrim_core.errors import SettingError
+from vocabtrim_core.files import write_atomically
 from vocabtrim_core.layers import Linear, activations_of, has_kernels
 from vocabtrim_core.processor import BFLOAT16_UNITS, processor_features, processor_name
 

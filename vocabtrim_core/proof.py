@@ -26,7 +26,7 @@ from vocabtrim_core.backbones import (
     windows_of,
 )
 from vocabtrim_core.errors import ModelError
-from vocabtrim_core.hub import first_line
+from vocabtrim_core.sentences import first_line
 from vocabtrim_core.trees import TokenTree
 
 # The mean difference of a token's state, of its mean size: above what rounding changes, below what a wrong mask,

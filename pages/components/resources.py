@@ -29,8 +29,8 @@ from vocabtrim_core.evaluation.bandwidth import Bandwidth, measure_bandwidth
 from vocabtrim_core.evaluation.contention import moment, others_since
 from vocabtrim_core.evaluation.latency import HeadTiming, time_head
 from vocabtrim_core.heads import RankedHead
-from vocabtrim_core.hub import model_folder
 from vocabtrim_core.mixing import mixed_shares
+from vocabtrim_core.model_files import model_folder
 from vocabtrim_core.models import ModelPair, load_pair
 from vocabtrim_core.number_format import NumberFormat, number_format
 from vocabtrim_core.progress import Progress

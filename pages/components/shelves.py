@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from vocabtrim_core.counting.files import write_atomically
+from vocabtrim_core.files import write_atomically
 
 DAY = 86_400.0
 

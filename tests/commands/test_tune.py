@@ -69,6 +69,25 @@ def test_tune_gives_curve_recommendation_and_measured_points(
     assert "gamma" in capsys.readouterr().out
 
 
+def test_every_command_decodes_in_float16(
+    pair: list[str], prompts: str, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    """Bug: float16 states or weights meet float32 ones in a trace, a replay, a kept trace, a batch or an answer."""
+    pair = [*pair, "--dtype", "float16"]
+    few = ["--prompts", prompts, *pair, "--repeats", "1"]
+    tuned = ["tune", *few, "--gammas", "1-2", "--tree", "2,2,4", "--measure", "120", "--keep", str(tmp_path / "kept")]
+    first, again = run(capsys, *tuned), run(capsys, *tuned)
+    assert first["profile"]["dtype"] == "float16"
+    assert [point["tau"] for point in first["curve"]] == [point["tau"] for point in again["curve"]]
+    compared = run(capsys, "compare", *few, "--k", "120", "--gamma", "3")
+    assert compared["identical"] and compared["fixed_rows"] >= 4 and compared["machine"]["dtype"] == "float16"
+    assert run(capsys, "compare", *few, "--k", "120", "--batch", "2")["batches"]
+    assert run(capsys, "bench", "--tasks", prompts, *pair, "--k", "120", "--repeats", "1")["table"]
+    models = pair[: pair.index("--counts")]
+    answered = run(capsys, "answer", prompts, *models, "--by", "target", "--out", str(tmp_path / "a.jsonl"))
+    assert answered["answers"] == 3
+
+
 def test_tune_replays_trees(pair: list[str], prompts: str, capsys: pytest.CaptureFixture, tmp_path: Path) -> None:
     """Bug: the tree's tau is the chain's, or not what a real run has; a prompt left out ends all, or is not told."""
     with open(prompts, "a") as file:

@@ -8,11 +8,13 @@ import json
 import os
 import re
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from transformers import PreTrainedTokenizerFast
 
 from tests.npm_tokenizers import npm_tokenizer_folder
 from vocabtrim_core.corpora import CorpusFile, Document, ReadingOptions, read_documents
@@ -137,6 +139,14 @@ def read(record: dict) -> list[Document]:
     return list(read_documents(CorpusFile("a.json", file.data), lambda bad: None, ReadingOptions()))
 
 
+@lru_cache
+def library_form(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
+    definition = tokenizer.definition
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.control, chat_template=definition.chat_template, **definition.special_tokens
+    )
+
+
 def reference(tokenizer: Tokenizer, chat: list[dict]) -> str | None:
     """What the library renders; None where the template refuses the chat."""
     wrapped = [
@@ -146,7 +156,7 @@ def reference(tokenizer: Tokenizer, chat: list[dict]) -> str | None:
         for message in chat
     ]
     try:
-        return tokenizer._chat.apply_chat_template(wrapped, tokenize=False)
+        return library_form(tokenizer).apply_chat_template(wrapped, tokenize=False)
     # Templates raise what they like.
     except Exception:
         return None

@@ -175,7 +175,7 @@ def test_cuts_compression_and_encoder_change_nothing(tmp_path, tokenizer: Tokeni
     cut = plan_shards([tmp_path / "plain"], target_bytes=3_000)
     assert len(cut) > 5
     found = [count_shards(shards, tokenizer, holdout=0.3) for shards in (cut, plan_shards([tmp_path / "packed"]))]
-    monkeypatch.setattr(run, "FAST_FROM_BYTES", 0)
+    monkeypatch.setattr(run, "FAST_FROM_SIZES", 0)
     counted = run_count(cut, tokenizer, holdout=0.3)
     assert counted.encoder == ("fastokens" if fast_version() else "tokenizers") and counted.shards == len(cut)
     assert same(counted.counts, found[0])
@@ -212,7 +212,7 @@ def test_bad_files_in_a_folder_and_by_name(tmp_path, tokenizer: Tokenizer) -> No
 
 def test_memory_does_not_grow_with_the_corpus(tmp_path, tokenizer: Tokenizer, monkeypatch) -> None:
     """Bug: a file is read or decompressed whole, batches pile up, or every shard's histogram is kept to the end."""
-    monkeypatch.setattr(run, "FAST_FROM_BYTES", 0)
+    monkeypatch.setattr(run, "FAST_FROM_SIZES", 0)
     for encoder in (FastEncoder, LibraryEncoder):
         monkeypatch.setattr(encoder, "batch_characters", 50_000)
     line = json.dumps({"text": "The cat sat on the mat, and the dog saw it.\n" * 200}) + "\n"

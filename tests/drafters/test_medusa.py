@@ -139,4 +139,6 @@ def test_a_file_with_more_than_tensors_is_not_run(tmp_path: Path) -> None:
             return Path.mkdir, (trace,)
 
     torch.save({"0.0.linear.weight": Payload()}, tmp_path / "medusa_lm_head.pt")
-    assert load_added(tmp_path, "evil", TARGET) is None and not trace.exists()
+    with pytest.raises(ModelError, match="something else than tensors"):
+        load_added(tmp_path, "evil", TARGET)
+    assert not trace.exists()

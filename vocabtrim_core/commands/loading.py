@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from vocabtrim_core.counting import TokenCounts
-from vocabtrim_core.counting.files import check_writable
 from vocabtrim_core.embedded import EMBEDDED, embedded_target_folder
 from vocabtrim_core.errors import SettingError, TokenizerError
+from vocabtrim_core.files import check_writable
 from vocabtrim_core.paths import is_folder
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.shipped import shipped_counts_path

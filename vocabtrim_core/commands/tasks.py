@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from vocabtrim_core.commands import decoding, loading
 from vocabtrim_core.decoding.engine import GenerationSettings
+from vocabtrim_core.defaults import BUILTIN
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation.comparison import Contest
 from vocabtrim_core.evaluation.trace import TunePrompt
@@ -17,7 +18,6 @@ from vocabtrim_core.prompts import Prompt, read_prompts, task_prompts
 from vocabtrim_core.tokenization import Tokenizer
 from vocabtrim_core.vocabulary import Ranking
 
-BUILTIN = "builtin"
 MAX_REPEATS = 1000
 
 

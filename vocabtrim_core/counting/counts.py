@@ -16,13 +16,14 @@ from typing import TypeVar
 import numpy as np
 
 from vocabtrim_core.corpora import BadRecord, LeftOut
-from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.counting.ledger import Entry
 from vocabtrim_core.counting.split import HELD_OUT_GROUPS
 from vocabtrim_core.counting.tally import SparseHistogram, Tally
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
+from vocabtrim_core.files import write_atomically
 from vocabtrim_core.paths import read_bounded, reason
-from vocabtrim_core.tokenization import MAX_VOCAB_SIZE, Tokenizer
+from vocabtrim_core.tokenization import Tokenizer
+from vocabtrim_core.tokenizer_definition import MAX_VOCAB_SIZE
 
 FORMAT = "vocabtrim token counts 2"
 MAX_BAD_RECORDS = 20
@@ -54,8 +55,7 @@ class TokenCounts:
     documents that was asked to be held out. `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`
     skipped lines, and `left_out` the first `MAX_LEFT_OUT` of `left_out_count` files that are missing from the counts,
     whole or in part, the serious ones first. `ledger` are entries (see `counting.ledger`) with their numbers; counts
-    that were saved before there were ledgers have none. All are in sorted order, so that merging does not depend on
-    order.
+    that were saved before there were ledgers have none. All are in sorted order, so that merging does not depend on it.
     """
 
     calibration: np.ndarray

@@ -50,8 +50,8 @@ class DocumentEncoder:
     def encode(self, documents: Sequence[Document], refuse: Refuse, ledger: Ledger) -> tuple[list[Document], FlatIds]:
         """The documents, in some order, and their token ids. What cannot be encoded goes to `refuse`, with the reason.
 
-        What became of the documents and what is in them is added to `ledger`. Where there is no chat template, chats
-        cannot be encoded.
+        What became of the documents and what is in them is added to `ledger`. Where there is no chat template, no chat
+        can be encoded.
         """
         texts = [document for document in documents if document.text is not None]
         chats = [document for document in documents if document.messages is not None]
@@ -60,7 +60,11 @@ class DocumentEncoder:
         parts: list[FlatIds] = []
         if texts:
             kept += texts
-            parts.append(self._encoders.plain.encode([document.text or "" for document in texts]))
+            parts.append(self._encoders.at_hand("plain").encode([document.text or "" for document in texts]))
+        if not self._tokenizer.has_chat_template:
+            for chat in chats:
+                refuse(chat, f"a chat, and the tokenizer {self._tokenizer.name} has no chat template to render it with")
+            chats = []
         if chats:
             more, flat = self._encode_chats(chats, refuse, ledger)
             kept += more
@@ -71,7 +75,7 @@ class DocumentEncoder:
             parts.append(flat)
         ledger[RECORDS, COUNTED] += len(kept)
         ledger.update(note for document in kept for note in document.notes)
-        return kept, parts[0] if len(parts) == 1 else FlatIds.joined(parts)
+        return kept, FlatIds.joined(parts) if parts else FlatIds.of([])
 
     def _whole_chats(self, chats: Sequence[Document], refuse: Refuse, ledger: Ledger) -> tuple[list[Document], FlatIds]:
         whole: list[Document] = []
@@ -92,7 +96,7 @@ class DocumentEncoder:
                 rendered.append(rendering.text)
                 whole.append(chat)
             self._enter(chat, rendering.text, bool(rendering.typed), ledger)
-        flat = self._encoders.control.encode(rendered)
+        flat = self._encoders.at_hand("control").encode(rendered)
         return [*whole, *apart], FlatIds.joined([flat, FlatIds.of(apart_ids)]) if apart else flat
 
     def _answers(self, chats: Sequence[Document], refuse: Refuse, ledger: Ledger) -> tuple[list[Document], FlatIds]:
@@ -124,8 +128,8 @@ class DocumentEncoder:
                 written.add(chat, [turn.body.text for turn in turns], self._ids_of_ends(turns))
             self._enter(chat, text, False, ledger)
         encoded = [
-            plain.ended(self._encoders.plain.encode(plain.turns)),
-            written.ended(self._encoders.control.encode(written.turns)) if written.turns else FlatIds.of([]),
+            plain.ended(self._encoders.at_hand("plain").encode(plain.turns)),
+            written.ended(self._encoders.at_hand("control").encode(written.turns)) if written.turns else FlatIds.of([]),
             apart.ended(FlatIds.of([self._tokenizer.encode_rendering(turn) for turn in apart.turns])),
         ]
         return [*plain.chats, *written.chats, *apart.chats], FlatIds.joined(encoded)

@@ -7,6 +7,7 @@ cluster counts other tokens than one machine.
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 
 import numpy as np
 
@@ -25,7 +26,7 @@ def encoding_proof(job: Job) -> str:
             asked, answered = {"role": "user", "content": content}, {"role": "assistant", "content": content}
             documents.append(Document(None, (asked, answered)))
     refused: list[str] = []
-    kept, flat = job.document_encoder.encode(documents, lambda document, reason: refused.append(reason))
+    kept, flat = job.document_encoder.encode(documents, lambda document, reason: refused.append(reason), Counter())
     digest = hashlib.sha256(repr((len(kept), refused)).encode())
     digest.update(flat.ids.astype(np.int64).tobytes())
     digest.update(flat.offsets.tobytes())

@@ -27,8 +27,8 @@ from vocabtrim_core.fast_tokenization import Encoders
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.tokenization import Tokenizer
 
-# Loading the fast encoder takes longer than counting less than this with the other.
-FAST_FROM_BYTES = 8 * 2**20
+# Loading the fast encoder takes longer than counting less than this with the other, in sizes of the tokenizer itself.
+FAST_FROM_SIZES = 2
 
 Engine = Literal["local", "ray"]
 ENGINES: tuple[Engine, ...] = ("local", "ray")
@@ -104,7 +104,8 @@ def run_count(
     holdout = check_holdout(holdout)
     if not shards:
         raise CorpusError("There is nothing to count; choose at least one file.")
-    fast = not all(shard.bytes for shard in shards) or sum(shard.bytes for shard in shards) >= FAST_FROM_BYTES
+    size = sum(shard.bytes for shard in shards)
+    fast = not all(shard.bytes for shard in shards) or size >= FAST_FROM_SIZES * len(tokenizer.definition.plain)
     job = Job(Encoders(tokenizer, fast), options or ReadingOptions(), holdout)
     total = _Total(shards, job)
     report = _Report(shards, on_progress)

@@ -49,8 +49,7 @@ class ShardCounts:
     `documents` are (calibration, held-out). `content_sum` is the sum of the content hashes modulo 2**64.
     `bad_records` are the first `MAX_BAD_RECORDS` of `bad_record_count`. `encoder` names what encoded the text.
     `failure` is a sentence on what ended the reading too early, empty where nothing did; the counts are of what came
-    before. `ledger` are numbers by item and
-    outcome, ascending.
+    before. `ledger` are numbers by item and outcome, ascending.
     """
 
     total: SparseHistogram
@@ -157,7 +156,7 @@ def count_shard(
         except CorpusError as error:
             failure = str(error)
 
-    with closing(read_ahead(batches(documents(), job.encoders.plain.batch_characters))) as ahead:
+    with closing(read_ahead(batches(documents(), job.encoders.batch_characters))) as ahead:
         share_out(ahead, lambda batch: count(*batch), threads)
     for reason, number in (unread.reasons + refused.reasons).items():
         ledger[RECORDS, reason] += number

@@ -14,15 +14,16 @@ import tokenizers
 
 from vocabtrim_core.corpora import Shard
 from vocabtrim_core.counting.counts import FORMAT
-from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.counting.shard_counts import Job, ShardCounts
 from vocabtrim_core.errors import CorpusError, SettingError
 from vocabtrim_core.fast_tokenization import fast_version
+from vocabtrim_core.files import write_atomically
 
-# Raise when the same content gives other counts than before, so that parts counted by an older version are not reused.
-_VERSION = 2
 # Of files that a kill left half-written; what else is in the folder is not ours to delete.
 _PART_PREFIX = ".vocabtrim-part-"
+
+# Raised whenever the same shard gives other counts than before.
+RULES = 3
 
 
 class StateFolder:
@@ -81,7 +82,7 @@ def shard_key(shard: Shard, job: Job) -> str:
     """sha256 hex digest of all that the counts of `shard` depend on."""
     tokenizer = job.encoders.tokenizer
     parts = {
-        "format": [FORMAT, _VERSION],
+        "format": [FORMAT, RULES],
         "content": shard.key,
         "name": [shard.name, shard.named],  # in the bad records; and whether damage is one
         "tokenizer": [tokenizer.fingerprint, tokenizer.vocab_size, tokenizer.template_digest],

@@ -14,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from vocabtrim_core.errors import ModelError
-from vocabtrim_core.hub import first_line
 from vocabtrim_core.layers import activations_of, as_float16
 from vocabtrim_core.model_checks import check_finite
+from vocabtrim_core.sentences import first_line
 
 # The first of these that a folder has are its weights. Training leaves other .bin and .pt files beside them.
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "medusa*.pt")

@@ -24,10 +24,10 @@ from vocabtrim_core.drafters.eagle_network import EagleNetwork, Part
 from vocabtrim_core.engines import EngineNote
 from vocabtrim_core.errors import ModelError
 from vocabtrim_core.heads import RankedHead
-from vocabtrim_core.hub import first_line
 from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.passes import HeadPass, Steps, alone
 from vocabtrim_core.sampling import SamplingSettings
+from vocabtrim_core.sentences import first_line
 from vocabtrim_core.trees import DraftShape, GrowingTree, top_children
 
 _ROPE_TYPES = ("default", "linear", "llama3", "yarn")

@@ -23,7 +23,6 @@ import numpy as np
 import torch
 
 from vocabtrim_core.backbones import Backbone
-from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.decoding.engine import Cycle, GenerationSettings
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.errors import SettingError
@@ -32,6 +31,7 @@ from vocabtrim_core.evaluation.latency import HeadTiming, time_head
 from vocabtrim_core.evaluation.machine import Machine, this_machine
 from vocabtrim_core.evaluation.spread import Spread
 from vocabtrim_core.evaluation.trace import Trace, model_digests
+from vocabtrim_core.files import write_atomically
 from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.progress import Progress
 from vocabtrim_core.trees import TokenTree

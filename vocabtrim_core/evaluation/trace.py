@@ -18,12 +18,12 @@ from zipfile import BadZipFile
 import numpy as np
 import torch
 
-from vocabtrim_core.counting.files import write_atomically
 from vocabtrim_core.decoding.context import draftable_tokens
 from vocabtrim_core.decoding.engine import GenerationSettings, generate, output_room
 from vocabtrim_core.decoding.stopping import StopCondition
 from vocabtrim_core.errors import SettingError
 from vocabtrim_core.evaluation.teacher_forcing import depths, drafter_states, shortest_prompt, weights
+from vocabtrim_core.files import write_atomically
 from vocabtrim_core.language_model import LanguageModel
 from vocabtrim_core.models import ModelPair
 from vocabtrim_core.number_format import DTYPES
@@ -198,7 +198,7 @@ def _states(pair: ModelPair, prompt: TunePrompt, output: np.ndarray, draftable: 
     """`TracedText.states`: the drafter reads no more than it could draft."""
     head = pair.drafter.head
     assert head is not None, "only a drafter with a head is traced"
-    states = torch.zeros(depths(pair, gamma), len(output), head.hidden_size, dtype=head.weight.dtype)
+    states = torch.zeros(depths(pair, gamma), len(output), head.hidden_size, dtype=head.activations)
     if draftable:
         read = torch.from_numpy(output[:draftable])
         states[:, : len(read)] = drafter_states(pair, torch.tensor(prompt.ids), read, gamma)
