@@ -331,7 +331,7 @@ def _is_id(key: object) -> bool:
 def _id(key: object, name: str) -> int:
     if isinstance(key, str):
         # Python refuses to read a number of thousands of digits.
-        return int(key) if len(key) < 20 else _integer(key, name)
+        return int(key) if len(key) < 19 else _integer(key, name)
     return _integer(key, name)
 
 
