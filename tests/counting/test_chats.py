@@ -296,6 +296,8 @@ def test_the_command_says_it(qwen: Tokenizer) -> None:
         "parts": 1,
         "bad_records": 0,
         "first_bad_records": [],
+        "left_out": [],
+        "left_out_files": 0,
         "warnings": [],
         "notes": ["So."],
         "files": [],

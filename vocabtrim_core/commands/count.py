@@ -118,7 +118,7 @@ def describe(result: dict) -> str:
     if len(by_file) > 1:
         uneven = [name for name, items in by_file.items() if any(item["left_out"] for item in items.values())]
         for name in uneven[:MAX_FILE_LINES]:
-            lines += [f"  {name}: {sentence}" for sentence in sentences(by_file[name])]
+            lines += [f"  {visible(name)}: {sentence}" for sentence in sentences(by_file[name])]
         if len(uneven) > MAX_FILE_LINES:
             lines.append(f"  and {len(uneven) - MAX_FILE_LINES:,} files more of which something was left out")
     if result["bad_records"]:

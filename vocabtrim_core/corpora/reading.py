@@ -44,9 +44,14 @@ def read_shard(shard: Shard, options: ReadingOptions | None, on_bad: OnBad) -> I
     documents = bad = 0
     most = limits.max_records(shard.stored or shard.bytes or limits.MAX_DECOMPRESSED_BYTES)
 
+    def check_number() -> None:
+        if documents + bad > most:
+            raise DamagedError(bomb_sentence(shard.file))
+
     def report(line: int, reason: str) -> None:
         nonlocal bad
         bad += 1
+        check_number()
         if bad > limits.MAX_BAD_RECORDS and bad > limits.MOSTLY_BAD * (bad + documents):
             raise DamagedError(f"{shard.file} has {bad:,} unusable records, nearly all it has; the rest was not read.")
         on_bad(shard.bad_record(line, reason))
@@ -55,8 +60,7 @@ def read_shard(shard: Shard, options: ReadingOptions | None, on_bad: OnBad) -> I
         check_unchanged(shard)
         for document in _READERS[shard.format](shard, options or ReadingOptions(), report):
             documents += 1
-            if documents + bad > most:
-                raise DamagedError(bomb_sentence(shard.file))
+            check_number()
             yield document
         check_unchanged(shard)
     except (DamagedError, OSError, pa.ArrowException, UnicodeError, MemoryError) as error:

@@ -176,7 +176,8 @@ def _batch_documents(
 ) -> Iterator[Document]:
     bounds.check(batch.num_rows, 0)
     sizes = row_sizes(batch)
-    for part in slices_of(sizes, _BATCH_BYTES, _BATCH_ROWS):
+    # A row beyond the limit is then a part by itself.
+    for part in slices_of(sizes, min(_BATCH_BYTES, limits.MAX_RECORD_BYTES), _BATCH_ROWS):
         bounds.check(0, int(sizes[part].sum()))
         if sizes[part.start] > limits.MAX_RECORD_BYTES:
             report(first + part.start, f"longer than {limits.MAX_RECORD_BYTES:,} bytes")
