@@ -161,6 +161,6 @@ def test_while_the_fast_encoder_is_loaded_the_library_counts(
     finally:
         gate.set()
     assert isinstance(encoders.plain, FastEncoder)
-    encoders._loading["plain"].result()
+    encoders.wait()
     assert isinstance(encoders.at_hand("plain"), FastEncoder) and loads == ["plain"]
     assert isinstance(Encoders(tokenizer, fast=False).at_hand("plain"), LibraryEncoder)

@@ -11,7 +11,6 @@ import os
 import random
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import metadata
@@ -126,9 +125,8 @@ class Encoders:
         self.tokenizer = tokenizer
         self.fast = fast and bool(fast_version())
         self._loaded: dict[Form, Encoder] = {}
-        self._lock = threading.Lock()
-        self._loading: dict[Form, Future[Encoder]] = {}
-        self._loader = ThreadPoolExecutor(2, thread_name_prefix="encoder")
+        self._lock, self._starting = threading.Lock(), threading.Lock()
+        self._loading: dict[Form, threading.Thread] = {}
 
     def __reduce__(self) -> tuple:
         # Another process loads its own.
@@ -147,8 +145,7 @@ class Encoders:
     @property
     def names(self) -> str:
         """The libraries of the forms that were asked for."""
-        for loading in list(self._loading.values()):
-            loading.result()
+        self.wait()
         return ", ".join(sorted({encoder.name for encoder in self._loaded.values()}))
 
     @property
@@ -162,11 +159,16 @@ class Encoders:
         """
         if not self.fast:
             return self._get(form)
-        # Threads that ask together may submit it twice; `_get` loads it once.
-        if form not in self._loading:
-            self._loading[form] = self._loader.submit(self._get, form)
-        loading = self._loading[form]
-        return loading.result() if loading.done() else LibraryEncoder(self.tokenizer, form)
+        with self._starting:
+            if form not in self._loading:
+                self._loading[form] = threading.Thread(target=self._get, args=(form,), name=f"{form} encoder")
+                self._loading[form].start()
+        return LibraryEncoder(self.tokenizer, form) if self._loading[form].is_alive() else self._get(form)
+
+    def wait(self) -> None:
+        """Until nothing is being loaded any more."""
+        for thread in list(self._loading.values()):
+            thread.join()
 
     def _get(self, form: Form) -> Encoder:
         with self._lock:

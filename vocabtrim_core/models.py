@@ -91,14 +91,14 @@ def load_drafter(source: str | Path, target: LanguageModel, tokenizer: Tokenizer
     if added is not None:
         return added
     model = load_model(source, target.number_format, lender=target)
+    if (folder / "tokenizer.json").is_file() or model.head is not target.head:
+        _refuse_other_tokenizer(tokenizer, load_tokenizer(folder), target.name, model.name)
     needed = min(tokenizer.vocab_size, target.vocab_size)
     if model.vocab_size < needed:
         raise ModelError(
             f"The drafter {model.name} has embeddings of {model.vocab_size:,} tokens, fewer than the {needed:,} that "
             f"{target.name} writes. Choose a drafter with the target's vocabulary."
         )
-    if (folder / "tokenizer.json").is_file() or model.head is not target.head:
-        _refuse_other_tokenizer(tokenizer, load_tokenizer(folder), target.name, model.name)
     return IndependentModel(_decodable(model))
 
 

@@ -26,7 +26,7 @@ from vocabtrim_core.counting import (
     run_count,
 )
 from vocabtrim_core.errors import CorpusError, SettingError, TokenizerError
-from vocabtrim_core.fast_tokenization import FastEncoder, LibraryEncoder, fast_version
+from vocabtrim_core.fast_tokenization import Encoders, FastEncoder, LibraryEncoder, fast_version
 from vocabtrim_core.tokenization import Tokenizer, load_tokenizer
 
 DATA = Path(__file__).parent.parent.parent / "data"
@@ -119,7 +119,7 @@ class CancelledError(Exception):
 
 def test_progress_and_cancel(tokenizer: Tokenizer, monkeypatch) -> None:
     """Bug: progress that jumps back or never ends at 1; a count that cannot be stopped."""
-    monkeypatch.setattr(LibraryEncoder, "batch_characters", 1_000)
+    monkeypatch.setattr(Encoders, "batch_characters", 1_000)
     files = [
         CorpusFile(f"{i}.txt", ("The cat sat.\n" * 500).encode(encoding))
         for i, encoding in enumerate(["utf-8", "utf-16"])
@@ -144,7 +144,7 @@ def threads() -> set[threading.Thread]:
 
 def test_cancelling_leaves_nothing_running(tokenizer: Tokenizer, monkeypatch) -> None:
     """Bug: cancelled or failed counts go on in the background, hold files open and slow all that follows."""
-    monkeypatch.setattr(LibraryEncoder, "batch_characters", 1_000)
+    monkeypatch.setattr(Encoders, "batch_characters", 1_000)
     before = threads()
     files = [CorpusFile(f"{i}.txt", b"The cat sat on the mat.\n" * 2_000) for i in range(6)]
 

@@ -111,6 +111,7 @@ def run_count(
     report = _Report(shards, on_progress)
     resumed, todo = 0, []
     with ExitStack() as stack:
+        stack.callback(job.encoders.wait)
         state = stack.enter_context(open_state(state_folder, job)) if state_folder else None
         for shard in shards:
             if state and (counts := state.load(shard)):
