@@ -127,12 +127,12 @@ def test_a_prompt_that_fills_the_context_is_vanilla_when_sampled_too(
 
 def test_positions_that_the_drafter_lacks_are_never_asked_for() -> None:
     """Bug: with learned positions, one token beyond the context is an error from deep inside."""
-    sizes = GPT2Config(vocab_size=VOCAB, n_positions=16, n_embd=32, n_layer=1, n_head=2, initializer_range=0.3)
+    sizes = GPT2Config(vocab_size=VOCAB, n_positions=32, n_embd=32, n_layer=1, n_head=2, initializer_range=0.3)
     model = IndependentModel(language_model(causal_lm(1, sizes, torch.float64)))
-    assert model.max_length == 16
+    assert model.max_length == 32
     for shape in SHAPES:
-        for prompt in (PROMPT[:4], PROMPT, PROMPT * 2):
-            how = GenerationSettings(3, 30, tree=shape if shape.is_chain else DraftShape(3))
+        for prompt in (PROMPT[:4], PROMPT, PROMPT * 4):
+            how = GenerationSettings(3, 40, tree=shape if shape.is_chain else DraftShape(3))
             assert tokens(decode(TARGET, model.new_drafter(), prompt, how)) == tokens(decode(TARGET, None, prompt, how))
 
 

@@ -73,6 +73,12 @@ def test_rows_whose_bits_depend_on_their_place_are_not_taken(
 def test_an_engine_that_cannot_fix_its_rows_has_none() -> None:
     """Bug: a model that runs through transformers is asked for fixed rows, which it refuses with an error."""
     gemma = Gemma2Config(
-        vocab_size=32, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=2, head_dim=16
+        vocab_size=32,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
     )
     assert fixed_rows(language_model(causal_lm(0, gemma)), 3) is None

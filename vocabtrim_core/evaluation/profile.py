@@ -118,7 +118,7 @@ class LatencyProfile:
         alone = tuple(HeadTiming(one["k"], Spread(**one["warm"]), Spread(**one["cold"])) for one in stored["alone"])
         lists = {name: tuple(stored[name]) for name in ("contexts", "drafts", "ks")}
         arrays = {name: np.array(stored[name]) for name in _ARRAYS}
-        machine = Machine(**stored["machine"])
+        machine = Machine(**{**stored["machine"], "features": tuple(stored["machine"].get("features", ()))})
         return cls(**{**stored, **lists, **arrays, "alone": alone, "machine": machine})
 
     def _over_drafts(self, values: np.ndarray, drafts: np.ndarray) -> np.ndarray:
