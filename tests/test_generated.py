@@ -190,8 +190,9 @@ def test_resumes_after_kill(tmp_path: Path, tiny_pair_folders: list[str]) -> Non
     prompts.write_text("".join(json.dumps({"prompt": f"The cat number {i}"}) + "\n" for i in range(32)))
 
     def arguments(out: str) -> list[str]:
-        options = ["--by", "target", "--out", str(tmp_path / out), "--temperature", "1", "--batch", "1", "--dtype", "float32"]
-        return ["answer", str(prompts), *options, "--max-new-tokens", "16", *tiny_pair_folders]
+        options = ["--by", "target", "--out", str(tmp_path / out), "--temperature", "1", "--batch", "1"]
+        options += ["--dtype", "float32", "--max-new-tokens", "16"]
+        return ["answer", str(prompts), *options, *tiny_pair_folders]
 
     killed = tmp_path / "killed.jsonl"
     command = [sys.executable, "-m", "vocabtrim_core", *arguments("killed.jsonl")]

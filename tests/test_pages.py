@@ -26,6 +26,7 @@ from pages.components.text import short_name
 from vocabtrim_core.decoding.engine import Cycle
 from vocabtrim_core.drafters import registry
 from vocabtrim_core.embedded import embedded_target_folder
+from vocabtrim_core.evaluation import comparison
 from vocabtrim_core.evaluation.comparison import Turn
 from vocabtrim_core.shipped import shipped_tuning
 from vocabtrim_core.vocabulary import forced_token_ids
@@ -553,7 +554,8 @@ def test_generate_compares_and_stays_lossless(tiny: dict[str, str]) -> None:
     app = generate(open_page("pages/4_Generate.py", **(tiny | {"max_new_tokens": "12", "repeats": "2"})), "the cat")
     assert_sound(app)
     said = told(app)
-    assert re.search(r"faster|SLOWER", said) and "identical, token for token" in said
+    # On a busy machine there is no verdict.
+    assert re.search(r"faster|SLOWER|too much for a verdict", said) and "identical, token for token" in said
     assert table_with(app, "method")["method"] == ["Vanilla", "Full vocabulary", "Trimmed"]
     session = app.session_state["_side_by_side"]
     assert session.complete and len(session.cycles) == 6
@@ -561,13 +563,15 @@ def test_generate_compares_and_stays_lossless(tiny: dict[str, str]) -> None:
     assert "Your last run" in told(app)
 
 
-def test_texts_in_bfloat16_are_compared_at_fixed_rows(tiny: dict[str, str]) -> None:
+def test_texts_in_bfloat16_are_compared_at_fixed_rows(tiny: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Catches near ties of the timed passes that are told as the method's doing; an engine or a bound left unsaid."""
+    # Which numbers of rows have equal bits, if any, depends on the processor.
+    monkeypatch.setattr(comparison, "fixed_rows", lambda target, at_least: at_least)
     settings = tiny | {"dtype": "bfloat16", "max_new_tokens": "8", "repeats": "1", "gamma": "2"}
     app = generate(open_page("pages/4_Generate.py", **settings), "the cat")
     assert_sound(app)
     said = told(app)
-    assert "token for token, bit for bit" in said and "with 3 rows in every target pass" in said
+    assert "again with every pass of one size: token for token, bit for bit" in said
     assert "lean: its logits agree" in said and "an efficiency of" in said and "of the wall time" in said
 
 
