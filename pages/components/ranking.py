@@ -178,7 +178,8 @@ def needs_prior(corpora: Mapping[str, Corpus], used: Collection[str]) -> bool:
     known = (SHIPPED, *sample_corpora())
     if SHIPPED not in corpora or any(key in known for key in used):
         return False
-    return sum(int(corpora[key].counts.calibration.sum()) for key in used) < THIN_TOKENS
+    # Where all was held out there is nothing to mix.
+    return 0 < sum(int(corpora[key].counts.calibration.sum()) for key in used) < THIN_TOKENS
 
 
 def _prior(corpora: dict[str, Corpus], thin: bool) -> str:
