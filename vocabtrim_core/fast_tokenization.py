@@ -167,7 +167,9 @@ class Encoders:
 
     def wait(self) -> None:
         """Until nothing is being loaded any more."""
-        for thread in list(self._loading.values()):
+        with self._starting:  # One that has not been started cannot be waited for.
+            threads = list(self._loading.values())
+        for thread in threads:
             thread.join()
 
     def _get(self, form: Form) -> Encoder:
